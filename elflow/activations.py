@@ -1,0 +1,167 @@
+"""Activations for which the Lipschitz constant of a one-layer network is exact.
+
+Any piecewise-quadratic function with linear ends will do: the slope of a network of such units is piecewise linear,
+so that it is greatest at one of finitely many points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+__all__ = ["FELU", "QELU", "RELU", "PiecewiseQuadratic"]
+
+TOLERANCE = 1e-12
+"""How exactly the pieces must meet."""
+
+
+@dataclass(frozen=True)
+class PiecewiseQuadratic:
+    r"""A continuous, 1-Lipschitz, piecewise-quadratic function with linear ends.
+
+    Piece `k` holds the coefficients :math:`(c_0, c_1, c_2)` of :math:`c_0 + c_1 u + c_2 u^2`, and reaches from
+    breakpoint `k - 1` to breakpoint `k`.
+
+    Arguments:
+        breakpoints: The points where one piece ends and the next begins, increasing.
+        pieces: The coefficients of each piece, one piece more than breakpoints.
+        name: What to call the function.
+
+    Example:
+        >>> leaky = PiecewiseQuadratic(breakpoints=(0.0,), pieces=((0, 0.1, 0), (0, 1, 0)), name="leaky")
+        >>> leaky(torch.tensor([-2.0, 3.0]))
+        tensor([-0.2000,  3.0000])
+        >>> leaky
+        PiecewiseQuadratic(leaky)
+        >>> PiecewiseQuadratic(breakpoints=(0.0,), pieces=((1, 0, 0), (0, 1, 0)))
+        Traceback (most recent call last):
+        ...
+        ValueError: pieces must be continuous, got a jump from 1 to 0 at the breakpoint 0
+    """
+
+    breakpoints: Sequence[float]
+    pieces: Sequence[Sequence[float]]
+    name: str = "unnamed"
+
+    left_slope: float = field(init=False, repr=False, compare=False)
+    """The slope left of all breakpoints."""
+    right_slope: float = field(init=False, repr=False, compare=False)
+    """The slope right of all breakpoints."""
+    jumps: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    """By how much the slope jumps at each breakpoint; all zero for a smooth function."""
+
+    def __post_init__(self) -> None:
+        points = tuple(float(p) for p in self.breakpoints)
+        pieces = tuple(tuple(float(c) for c in piece) for piece in self.pieces)
+        _check(points, pieces)
+        slopes = [(_slope(a, p), _slope(b, p)) for p, a, b in zip(points, pieces, pieces[1:], strict=False)]
+        set_ = object.__setattr__
+        set_(self, "breakpoints", points)
+        set_(self, "pieces", pieces)
+        set_(self, "left_slope", pieces[0][1])
+        set_(self, "right_slope", pieces[-1][1])
+        set_(self, "jumps", tuple(0.0 if abs(r - l) <= TOLERANCE else r - l for l, r in slopes))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the slope is continuous."""
+        return not any(self.jumps)
+
+    def __call__(self, u: Tensor) -> Tensor:
+        """The value at each element of `u`.
+
+        Clamped distances into each piece, rather than a choice between pieces, keep NaN what it is and infinity exact.
+        """
+        first, last = self.breakpoints[0], self.breakpoints[-1]
+        value = torch.zeros_like(u) + _value(self.pieces[0], first)
+        if self.left_slope:
+            value = value + self.left_slope * (u - first).clamp(max=0)
+        for (_, c1, c2), p, t in self._inner(u):
+            value = value + (c1 + 2 * c2 * p + c2 * t) * t
+        if self.right_slope:
+            value = value + self.right_slope * (u - last).clamp(min=0)
+        return value
+
+    def slope(self, u: Tensor, from_right: Tensor | bool = False) -> Tensor:
+        """The slope at each element of `u`; at a jump, the limit from the left or, where `from_right`, from the right.
+
+        Example:
+            >>> RELU.slope(torch.tensor([-1.0, 0.0, 1.0]))
+            tensor([0., 0., 1.])
+            >>> RELU.slope(torch.tensor([-1.0, 0.0, 1.0]), from_right=True)
+            tensor([0., 1., 1.])
+        """
+        slope = torch.zeros_like(u) + self.left_slope
+        for (_, _, c2), _, t in self._inner(u):
+            slope = slope + 2 * c2 * t
+        for p, jump in zip(self.breakpoints, self.jumps, strict=True):
+            if jump:
+                slope = slope + jump * ((u > p) | ((u == p) & from_right))
+        return slope
+
+    def curvature(self, u: Tensor) -> Tensor:
+        """The second derivative at each element of `u`, zero at the breakpoints."""
+        curvature = torch.zeros_like(u)
+        for (_, _, c2), left, right in zip(self.pieces[1:-1], self.breakpoints, self.breakpoints[1:], strict=False):
+            curvature = curvature + 2 * c2 * ((u > left) & (u < right))
+        return curvature
+
+    def _inner(self, u: Tensor) -> list[tuple[Sequence[float], float, Tensor]]:
+        """Each inner piece, where it begins, and how far `u` reaches into it."""
+        starts, ends = self.breakpoints, self.breakpoints[1:]
+        return [
+            (piece, start, (u - start).clamp(min=0, max=end - start))
+            for piece, start, end in zip(self.pieces[1:-1], starts, ends, strict=False)
+        ]
+
+
+def _value(piece: Sequence[float], u: float) -> float:
+    return piece[0] + piece[1] * u + piece[2] * u * u
+
+
+def _slope(piece: Sequence[float], u: float) -> float:
+    return piece[1] + 2 * piece[2] * u
+
+
+def _check(points: tuple[float, ...], pieces: tuple[tuple[float, ...], ...]) -> None:
+    if not points:
+        raise ValueError("breakpoints must hold at least one point, got none")
+    if not all(math.isfinite(p) for p in points) or any(a >= b for a, b in zip(points, points[1:], strict=False)):
+        raise ValueError(f"breakpoints must be finite and increasing, got {points}")
+    if len(pieces) != len(points) + 1:
+        raise ValueError(f"pieces must be one more than the {len(points)} breakpoints, got {len(pieces)}")
+    for piece in pieces:
+        if len(piece) != 3 or not all(math.isfinite(c) for c in piece):
+            raise ValueError(f"pieces must hold three finite coefficients (c0, c1, c2) each, got {piece}")
+    for end in (pieces[0], pieces[-1]):
+        if end[2] != 0:
+            raise ValueError(f"pieces must be linear at both ends (c2 = 0), got {end}")
+    for point, a, b in zip(points, pieces, pieces[1:], strict=False):
+        left, right = _value(a, point), _value(b, point)
+        if abs(left - right) > TOLERANCE * max(1, abs(left)):
+            raise ValueError(
+                f"pieces must be continuous, got a jump from {left:g} to {right:g} at the breakpoint {point:g}"
+            )
+        # The slope of a quadratic is greatest at an end of its piece.
+        for slope in (_slope(a, point), _slope(b, point)):
+            if abs(slope) > 1 + TOLERANCE:
+                raise ValueError(f"pieces must be 1-Lipschitz, got a slope of {slope:g} at the breakpoint {point:g}")
+
+
+FELU = PiecewiseQuadratic((-1, 0), ((-0.5, 0, 0), (0, 1, 0.5), (0, 1, 0)), name="FELU")
+"""The paper's activation: an ELU whose exponential is a parabola. Its slope is 0 up to -1, then a ramp, 1 from 0 on."""
+
+RELU = PiecewiseQuadratic((0,), ((0, 0, 0), (0, 1, 0)), name="RELU")
+"""Two linear pieces. The slope of a network of these jumps."""
+
+QELU = PiecewiseQuadratic(
+    (-3, -1, 0), ((-1, 0, 0), (-0.25, 0.5, 1 / 12), (0, 1, 1 / 3), (0, 1, 0)), name="QELU"
+)
+"""Four smooth pieces that follow ELU more closely than FELU does, down to its limit of -1."""

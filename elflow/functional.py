@@ -1,0 +1,232 @@
+"""The one-dimensional exact-Lipschitz network as differentiable functions.
+
+A network is :math:`g(x) = b_2 + \\sum_i w_{2,i} \\, \\mathrm{FELU}(w_{1,i} x + b_{1,i})`. The last dimension of `w1`, `b1` and
+`w2` counts its units; all dimensions before it, and all those of `x` and `b2`, are batch dimensions that broadcast.
+A network that many points share, such as parameters `(H,)` for points `(N,)`, is normalised once, not once per point.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+
+import torch
+from torch import Size, Tensor
+
+from elflow import kernels
+from elflow.activations import FELU, PiecewiseQuadratic
+
+__all__ = ["elf", "elf_inverse", "felu", "lipschitz"]
+
+
+def felu(u: Tensor) -> Tensor:
+    r"""The activation of ELF: :math:`q^2 / 2 - 1/2 + \max(u, 0)` with :math:`q = \mathrm{clamp}(u + 1, 0, 1)`.
+
+    Its slope is :math:`q`: zero up to -1, a ramp up to 0, then one.
+
+    Arguments:
+        u: Any tensor of floats.
+
+    Example:
+        >>> felu(torch.tensor([-2.0, -0.5, 0.0, 1.0]))
+        tensor([-0.5000, -0.3750,  0.0000,  1.0000])
+    """
+    _check_tensors(u=u)
+    return (u + 1).clamp(0, 1).square() / 2 - 0.5 + u.clamp(min=0)
+
+
+def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic = FELU) -> Tensor:
+    r"""The exact Lipschitz constant of each network: the greatest :math:`|g'|` over the whole line.
+
+    Arguments:
+        w1: Weights into the units, `(..., H)`.
+        b1: Biases of the units, `(..., H)`.
+        w2: Weights out of the units, `(..., H)`.
+        activation: What the units compute.
+
+    Returns:
+        The constants, `(...)`. The gradient is exact wherever one point of the line is steeper than all others.
+
+    Example:
+        >>> w1, b1, w2 = torch.tensor([1.0, 2.0]), torch.tensor([0.0, -4.0]), torch.tensor([0.5, -1.0])
+        >>> lipschitz(w1, b1, w2)
+        tensor(1.5000)
+    """
+    _check_activation(activation)
+    _check_tensors(w1=w1, b1=b1, w2=w2)
+    batch = _network_batch(w1=w1, b1=b1, w2=w2)
+    flat = [_flat_parameter(w, batch) for w in (w1, b1, w2)]
+    chosen = kernels.select(w1.dtype, w1.device, activation)
+    return chosen.lipschitz(*flat, activation).reshape(batch)
+
+
+def elf(
+    x: Tensor,
+    w1: Tensor,
+    b1: Tensor,
+    w2: Tensor,
+    b2: Tensor,
+    bound: float = 0.99,
+    activation: PiecewiseQuadratic = FELU,
+) -> tuple[Tensor, Tensor]:
+    r"""The increasing map :math:`y = x + s \, (g(x) - b_2) + b_2` with :math:`s = c / \max(c, \mathrm{Lip}(g))`.
+
+    Arguments:
+        x: Points, `(...)`.
+        w1: Weights into the units, `(..., H)`.
+        b1: Biases of the units, `(..., H)`.
+        w2: Weights out of the units, `(..., H)`.
+        b2: Shifts, `(...)`.
+        bound: The greatest Lipschitz constant :math:`c` that the network keeps, in (0, 1).
+        activation: What the units compute.
+
+    Returns:
+        :math:`y` and :math:`\log dy/dx`, `(...)` each.
+
+    Example:
+        >>> x = torch.linspace(-2, 2, 3)
+        >>> y, log_slope = elf(x, *torch.tensor([[[1.0, -2.0]], [[0.5, 0.0]], [[3.0, 1.0]]]), torch.zeros(1))
+        >>> y
+        tensor([-1.3812,  0.4950,  3.8975])
+        >>> log_slope
+        tensor([-1.0788,  0.2852,  0.6881])
+    """
+    points = _Points.of(x, "x", w1, b1, w2, b2, bound, activation)
+    chosen = kernels.select(x.dtype, x.device, activation)
+    y, log_slope = chosen.elf(points.flat, *points.parameters, float(bound), activation)
+    return points.restore(y), points.restore(log_slope)
+
+
+def elf_inverse(
+    y: Tensor,
+    w1: Tensor,
+    b1: Tensor,
+    w2: Tensor,
+    b2: Tensor,
+    bound: float = 0.99,
+    activation: PiecewiseQuadratic = FELU,
+) -> Tensor:
+    """The inverse of :func:`elf`, in closed form: the map is quadratic on each piece between two breakpoints.
+
+    Arguments:
+        y: Points, `(...)`.
+        w1: Weights into the units, `(..., H)`.
+        b1: Biases of the units, `(..., H)`.
+        w2: Weights out of the units, `(..., H)`.
+        b2: Shifts, `(...)`.
+        bound: The greatest Lipschitz constant that the network keeps, in (0, 1).
+        activation: What the units compute.
+
+    Returns:
+        The x that :func:`elf` takes to y, `(...)`, with gradients by implicit differentiation.
+
+    Example:
+        >>> w1, b1, w2, b2 = torch.randn(3, 5, 8), torch.randn(5, 8), torch.randn(3, 5, 8), torch.randn(5)
+        >>> x = torch.randn(3, 5)
+        >>> y, _ = elf(x, w1, b1, w2, b2)
+        >>> torch.allclose(elf_inverse(y, w1, b1, w2, b2), x, atol=1e-4)
+        True
+    """
+    points = _Points.of(y, "y", w1, b1, w2, b2, bound, activation)
+    chosen = kernels.select(y.dtype, y.device, activation)
+    return points.restore(chosen.elf_inverse(points.flat, *points.parameters, float(bound), activation))
+
+
+@dataclass(frozen=True)
+class _Points:
+    """Points `(N, M)` and parameters `(N, H)`, `(N,)` as the kernels take them: M points on each of N networks."""
+
+    flat: Tensor
+    parameters: tuple[Tensor, Tensor, Tensor, Tensor]
+    shape: Size
+    order: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        name: str,
+        w1: Tensor,
+        b1: Tensor,
+        w2: Tensor,
+        b2: Tensor,
+        bound: float,
+        activation: PiecewiseQuadratic,
+    ) -> _Points:
+        _check_activation(activation)
+        _check_bound(bound)
+        _check_tensors(**{name: x}, w1=w1, b1=b1, w2=w2, b2=b2)
+        networks = _network_batch(w1=w1, b1=b1, w2=w2, b2=b2[..., None])
+        shape = _broadcast(**{name: x.shape, "the networks": networks})
+        # Dimensions that only the points have go last: they are the points of one network.
+        padded = (1,) * (len(shape) - len(networks)) + tuple(networks)
+        shared = [d for d, n in enumerate(padded) if n == 1]
+        own = [d for d, n in enumerate(padded) if n != 1]
+        order = (*own, *shared)
+        n = math.prod(networks)
+        m = math.prod(shape[d] for d in shared)
+        flat = x.expand(shape).permute(order).reshape(n, m)
+        weights = [_flat_parameter(w, networks) for w in (w1, b1, w2)]
+        shift = b2.expand(networks).reshape(n)
+        return cls(flat, (weights[0], weights[1], weights[2], shift), shape, order)
+
+    def restore(self, flat: Tensor) -> Tensor:
+        """Back to the shape that the arguments broadcast to."""
+        ordered = flat.reshape([self.shape[d] for d in self.order])
+        back = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return ordered.permute(back)
+
+
+def _flat_parameter(w: Tensor, batch: Size) -> Tensor:
+    return w.expand(*batch, w.shape[-1]).reshape(math.prod(batch), w.shape[-1])
+
+
+def _network_batch(**parameters: Tensor) -> Size:
+    """The common batch shape of parameters `(..., H)`."""
+    units = None
+    for name, w in parameters.items():
+        if name == "b2":
+            continue
+        if w.ndim == 0 or w.shape[-1] == 0:
+            raise ValueError(f"{name} must have the shape (..., units) with at least one unit, got {tuple(w.shape)}")
+        if units is None:
+            first, units = name, w.shape[-1]
+        elif w.shape[-1] != units:
+            raise ValueError(
+                f"{name} must have as many units as {first}, {units}, got the shape {tuple(w.shape)} with {w.shape[-1]}"
+            )
+    return _broadcast(**{name: w.shape[:-1] for name, w in parameters.items()})
+
+
+def _broadcast(**shapes: Size) -> Size:
+    try:
+        return torch.broadcast_shapes(*shapes.values())
+    except RuntimeError:
+        listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"batch shapes must broadcast with each other, got {listed}") from None
+
+
+def _check_tensors(**tensors: Tensor) -> None:
+    first = next(iter(tensors))
+    for name, t in tensors.items():
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(t).__name__}")
+        if not t.is_floating_point():
+            raise TypeError(f"{name} must be a tensor of floats, got {t.dtype}")
+        if t.dtype != tensors[first].dtype:
+            raise TypeError(f"{name} must have the dtype of {first}, {tensors[first].dtype}, got {t.dtype}")
+        if t.device != tensors[first].device:
+            raise ValueError(f"{name} must be on the device of {first}, {tensors[first].device}, got {t.device}")
+
+
+def _check_bound(bound: float) -> None:
+    if isinstance(bound, bool) or not isinstance(bound, Real):
+        raise TypeError(f"bound must be a number in (0, 1), got {type(bound).__name__}")
+    if not 0 < bound < 1:
+        raise ValueError(f"bound must be in (0, 1), got {bound}")
+
+
+def _check_activation(activation: PiecewiseQuadratic) -> None:
+    if not isinstance(activation, PiecewiseQuadratic):
+        raise TypeError(f"activation must be an elflow.activations.PiecewiseQuadratic, got {type(activation).__name__}")

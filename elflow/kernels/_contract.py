@@ -1,0 +1,58 @@
+"""What a backend is: the one-dimensional network for a batch, under one contract.
+
+A backend works on a flat batch of `N` networks of `H` units, each with `M` points of its own:
+
+====================  ==========  =========================================================================
+`x`, `y`              `(N, M)`    contiguous
+`w1`, `b1`, `w2`      `(N, H)`    units next to each other; rows may be any distance apart, even none
+`b2`                  `(N,)`
+`bound`               a float     in (0, 1)
+====================  ==========  =========================================================================
+
+All tensors share one dtype and one device, which :attr:`Backend.refuses` has accepted. Results are differentiable with
+respect to every tensor. Parameters that are not finite raise :class:`ValueError` naming the argument; values of `x` or
+`y` that are not finite concern their own element only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from elflow.activations import PiecewiseQuadratic
+
+__all__ = ["Backend", "require_finite"]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation of the network.
+
+    A new backend is a module with these four functions and one line in `elflow/kernels/__init__.py`; the tests in
+    `tests/test_kernels.py` then hold it against the reference.
+    """
+
+    name: str
+
+    refuses: Callable[[torch.dtype, torch.device, PiecewiseQuadratic], str | None]
+    """Why it cannot take such input, or None where it can."""
+
+    lipschitz: Callable[[Tensor, Tensor, Tensor, PiecewiseQuadratic], Tensor]
+    """(w1, b1, w2, activation) -> Lipschitz constants `(N,)`."""
+
+    elf: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float, PiecewiseQuadratic], tuple[Tensor, Tensor]]
+    """(x, w1, b1, w2, b2, bound, activation) -> y and log dy/dx, `(N, M)` each."""
+
+    elf_inverse: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float, PiecewiseQuadratic], Tensor]
+    """(y, w1, b1, w2, b2, bound, activation) -> x `(N, M)`."""
+
+
+def require_finite(**parameters: Tensor) -> None:
+    """Raises the error for the first parameter that is not finite."""
+    for name, value in parameters.items():
+        wrong = int((~value.isfinite()).sum())
+        if wrong:
+            raise ValueError(f"{name} must be finite, got {wrong} of {value.numel()} values that are NaN or infinite")

@@ -1,0 +1,132 @@
+// The transformation y = x + s g(x) + b2 of one network, its inverse and their gradients.
+#pragma once
+
+#include "network.h"
+
+namespace elflow::ELFLOW_ISA {
+
+static inline double normaliser(double lipschitz, double bound) { return lipschitz > bound ? bound / lipschitz : 1; }
+
+// Halfway between two numbers in the order of all doubles, so that sixty-four halvings bring any bracket to a point.
+static inline double halfway(double a, double b) {
+  const auto rank = [](double x) {
+    std::int64_t bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    return bits < 0 ? INT64_MIN - bits : bits;
+  };
+  const std::int64_t ra = rank(a), rb = rank(b), middle = (ra & rb) + ((ra ^ rb) >> 1);
+  const std::int64_t bits = middle < 0 ? INT64_MIN - middle : middle;
+  double x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// Solves x + s g(x) = y. On each piece the answer is the root of a quadratic, so what is searched for is only the piece: solve
+// on the piece at hand and stop as soon as the answer lies on that same piece. A bracket keeps the search from wandering.
+// Evaluating at a point next to the answer, rather than adding up pieces from afar, also keeps distant breakpoints out of it.
+static inline double invert(const Network& net, double s, double y) {
+  constexpr int patience = 8, cap = 160;
+  if (!finite(y)) return y;
+  double low = -__builtin_inf(), high = __builtin_inf(), x = y;
+  std::int64_t piece = 0;
+  bool solved = false;  // x is the root of the quadratic on `piece`
+  for (int step = 0;; ++step) {
+    const Value at = evaluate(net, x);
+    const double residual = y - (x + s * at.g), slope = 1 + s * at.slope, newton = x + residual / slope;
+    if (!finite(newton)) return x;
+    if ((solved && at.piece == piece) || step == cap) return newton;
+    (residual > 0 ? low : high) = x;
+    const double discriminant = slope * slope + 2 * s * at.curvature * residual;
+    double next = discriminant > 0 ? x + 2 * residual / (slope + __builtin_sqrt(discriminant)) : newton;
+    if (abs(next - x) <= 0x1p-51 * (1 + abs(x))) return newton;  // a breakpoint and the answer are one number
+    solved = discriminant > 0 && next > low && next < high && (step < patience || step % 2);
+    piece = at.piece;
+    if (!solved && finite(low) && finite(high)) next = halfway(low, high);
+    x = next;
+  }
+}
+
+// Gradients with respect to the parameters of one network, summed over its points.
+struct Gradient {
+  std::int64_t padded;
+  double *w1, *b1, *w2;
+  double b2 = 0, s = 0;
+
+  static constexpr std::int64_t doubles(std::int64_t units) { return 3 * round_up(units, lanes); }
+
+  Gradient(const Network& net, double* memory)
+      : padded(net.padded), w1(memory), b1(memory + padded), w2(memory + 2 * padded) {
+    for (std::int64_t i = 0; i < 3 * padded; ++i) memory[i] = 0;
+  }
+
+  void add(const double* other, double other_b2, double other_s) {
+    for (std::int64_t i = 0; i < 3 * padded; ++i) w1[i] += other[i];
+    b2 += other_b2;
+    s += other_s;
+  }
+
+  template <class T>
+  void write(std::int64_t units, T* w1_row, T* b1_row, T* w2_row) const {
+    for (std::int64_t i = 0; i < units; ++i) w1_row[i] = static_cast<T>(w1[i]);
+    for (std::int64_t i = 0; i < units; ++i) b1_row[i] = static_cast<T>(b1[i]);
+    for (std::int64_t i = 0; i < units; ++i) w2_row[i] = static_cast<T>(w2[i]);
+  }
+};
+
+// Adds to `grad` what one point brings, given the gradients of its y and log-slope; returns the gradient of x.
+static inline double backward_point(const Network& net, double s, double x, const Value& at, double grad_y,
+                                    double grad_log_slope, Gradient& grad) {
+  const double derivative = 1 + s * at.slope;
+  const double grad_g = grad_y * s, grad_slope = grad_log_slope * s / derivative;
+  const double missing = x != x ? x : 0;  // a NaN goes through, where minimum and maximum would swallow it
+  for (std::int64_t i = 0; i < net.padded; i += lanes) {
+    const vec w1 = load(net.w1 + i), w2 = load(net.w2 + i);
+    const vec u = w1 * x + load(net.b1 + i), q = ramp(u) + missing;
+    const vec rising = ((u > -1.0) & (u < 0.0)) ? w1 * w2 : vec{};
+    const vec into_u = grad_g * w2 * q + grad_slope * rising;
+    store(grad.b1 + i, load(grad.b1 + i) + into_u);
+    store(grad.w1 + i, load(grad.w1 + i) + into_u * x + grad_slope * w2 * q);
+    store(grad.w2 + i, load(grad.w2 + i) + grad_g * (q * q * 0.5 - 0.5 + max(u, vec{})) + grad_slope * w1 * q);
+  }
+  grad.b2 += grad_y;
+  grad.s += grad_y * at.g + grad_log_slope * at.slope / derivative;
+  return grad_y * derivative + grad_slope * at.curvature;
+}
+
+// Adds to `grad` what the Lipschitz constant brings: |g'| at the steepest place, through the parameters and through the place.
+static inline void backward_lipschitz(const Network& net, std::int64_t where, double grad_lipschitz, Gradient& grad) {
+  if (where >= 2 * net.units) {
+    const double side = where == at_plus_infinity(net.units) ? 1 : -1;
+    const double into_slope = slope_at(net, where) < 0 ? -grad_lipschitz : grad_lipschitz;
+    for (std::int64_t i = 0; i < net.units; ++i)
+      if (net.w1[i] * side > 0) grad.w1[i] += into_slope * net.w2[i], grad.w2[i] += into_slope * net.w1[i];
+    return;
+  }
+  const std::int64_t j = net.owner(where);
+  const double x = net.breakpoint(where), own = 1 - net.off(where);
+  const double into_slope = slope_at(net, where) < 0 ? -grad_lipschitz : grad_lipschitz;
+  const double w1_j = grad.w1[j], b1_j = grad.b1[j], w2_j = grad.w2[j];
+  const ivec lane = [] {
+    ivec l{};
+    for (int i = 0; i < lanes; ++i) l[i] = i;
+    return l;
+  }();
+  vec curvature{};
+  for (std::int64_t i = 0; i < net.padded; i += lanes) {
+    const vec w1 = load(net.w1 + i), w2 = load(net.w2 + i);
+    const vec u = w1 * x + load(net.b1 + i), q = ramp(u);
+    const ivec others = lane + i != j;
+    const vec rising = ((u > -1.0) & (u < 0.0) & others) ? w1 * w2 : vec{};
+    curvature += rising * w1;
+    store(grad.b1 + i, load(grad.b1 + i) + into_slope * rising);
+    store(grad.w1 + i, load(grad.w1 + i) + into_slope * (w2 * q + rising * x));
+    store(grad.w2 + i, load(grad.w2 + i) + into_slope * w1 * q);
+  }
+  // The owner's ramp stays where it is, but moving it moves the place for all the others.
+  const double into_place = -into_slope * sum(curvature) / net.w1[j];
+  grad.b1[j] = b1_j + into_place;
+  grad.w1[j] = w1_j + into_slope * net.w2[j] * own + into_place * x;
+  grad.w2[j] = w2_j + into_slope * net.w1[j] * own;
+}
+
+}  // namespace elflow::ELFLOW_ISA

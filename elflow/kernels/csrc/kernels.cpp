@@ -1,0 +1,177 @@
+// Compiled once per instruction set: the loops over networks, from tensors of either dtype to doubles and back.
+#include "kernels.h"
+
+#include "elf.h"
+#include "lipschitz.h"
+
+namespace elflow::ELFLOW_ISA {
+namespace {
+
+template <class T>
+const T* row(const Rows& rows, std::int64_t n) {
+  return static_cast<const T*>(rows.data) + n * rows.stride;
+}
+
+template <class T>
+T* written(void* data, std::int64_t offset) {
+  return static_cast<T*>(data) + offset;
+}
+
+template <class T>
+void read(Network& net, const Parameters& p, std::int64_t n) {
+  net.read(row<T>(p.w1, n), row<T>(p.b1, n), row<T>(p.w2, n));
+}
+
+bool all_finite(const Network& net) {
+  double nothing = 0;
+  for (std::int64_t i = 0; i < 3 * net.padded; ++i) nothing += net.w1[i] * 0;
+  return nothing == 0;
+}
+
+std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+
+std::int64_t scratch_doubles(std::int64_t units) {
+  const std::int64_t networks = lanes * Network::doubles(units);
+  return networks + larger(Sweep::doubles(units), Gradient::doubles(units));
+}
+
+// --- Lipschitz constants -----------------------------------------------------------------------------------------------
+
+void put(const Steepness& out, std::int64_t n, const Network& net, Steepest steepest) {
+  out.lipschitz[n] = all_finite(net) ? steepest.lipschitz : __builtin_nan("");
+  out.where[n] = steepest.where;
+}
+
+template <class T>
+void sweep_all(const Parameters& p, Span networks, const Steepness& out, double* scratch) {
+  Sweep sweep(p.units, scratch);
+  double* memory = scratch + Sweep::doubles(p.units);
+  for (std::int64_t n = networks.begin; n < networks.end; n += lanes) {
+    const int filled = static_cast<int>(networks.end - n < lanes ? networks.end - n : lanes);
+    Network nets[lanes];
+    for (int l = 0; l < lanes; ++l) {  // lanes without a network repeat the first
+      nets[l] = Network(p.units, memory + (l < filled ? l : 0) * Network::doubles(p.units));
+      if (l < filled) read<T>(nets[l], p, n + l);
+    }
+    Proposal proposals[lanes];
+    sweep.set(nets);
+    sweep.propose(proposals);
+    for (int l = 0; l < filled; ++l) put(out, n + l, nets[l], decide<T>(nets[l], sweep, l, proposals[l]));
+  }
+}
+
+template <class T>
+void direct_all(const Parameters& p, Span networks, const Steepness& out, double* scratch) {
+  Network net(p.units, scratch);
+  for (std::int64_t n = networks.begin; n < networks.end; ++n) {
+    read<T>(net, p, n);
+    put(out, n, net, direct<T>(net));
+  }
+}
+
+template <class T>
+void lipschitz(const Parameters& p, Algorithm algorithm, Span networks, Steepness out, double* scratch) {
+  if (algorithm == Algorithm::direct)
+    direct_all<T>(p, networks, out, scratch);
+  else
+    sweep_all<T>(p, networks, out, scratch);
+}
+
+template <class T>
+void lipschitz_backward(const Backward& b, const double* grad_lipschitz, Span networks, double* scratch) {
+  const std::int64_t units = b.parameters.units;
+  Network net(units, scratch);
+  for (std::int64_t n = networks.begin; n < networks.end; ++n) {
+    read<T>(net, b.parameters, n);
+    Gradient grad(net, scratch + Network::doubles(units));
+    backward_lipschitz(net, b.where[n], grad_lipschitz[n], grad);
+    grad.write(units, written<T>(b.grad_w1, n * units), written<T>(b.grad_b1, n * units),
+               written<T>(b.grad_w2, n * units));
+  }
+}
+
+// --- the transformation ------------------------------------------------------------------------------------------------
+
+template <class T>
+void forward(const Forward& f, Span networks, Span points, double* scratch) {
+  Network net(f.parameters.units, scratch);
+  for (std::int64_t n = networks.begin; n < networks.end; ++n) {
+    read<T>(net, f.parameters, n);
+    const double s = normaliser(f.steepness.lipschitz[n], f.bound), b2 = *row<T>(f.parameters.b2, n);
+    for (std::int64_t k = n * f.points + points.begin; k < n * f.points + points.end; ++k) {
+      const double x = static_cast<const T*>(f.input)[k];
+      const Value at = evaluate(net, x);
+      *written<T>(f.output, k) = static_cast<T>(x + s * at.g + b2);
+      *written<T>(f.log_slope, k) = static_cast<T>(__builtin_log1p(s * at.slope));
+    }
+  }
+}
+
+template <class T>
+void inverse(const Forward& f, Span networks, Span points, double* scratch) {
+  Network net(f.parameters.units, scratch);
+  for (std::int64_t n = networks.begin; n < networks.end; ++n) {
+    read<T>(net, f.parameters, n);
+    const double s = normaliser(f.steepness.lipschitz[n], f.bound), b2 = *row<T>(f.parameters.b2, n);
+    for (std::int64_t k = n * f.points + points.begin; k < n * f.points + points.end; ++k)
+      *written<T>(f.output, k) = static_cast<T>(invert(net, s, static_cast<const T*>(f.input)[k] - b2));
+  }
+}
+
+std::int64_t partial_doubles(std::int64_t units) { return Gradient::doubles(units) + 2; }
+
+template <class T>
+void backward_points(const Backward& b, std::int64_t n, Span points, double* partial, double* scratch) {
+  Network net(b.parameters.units, scratch);
+  read<T>(net, b.parameters, n);
+  const double s = normaliser(b.lipschitz[n], b.bound);
+  Gradient grad(net, partial);
+  for (std::int64_t k = n * b.points + points.begin; k < n * b.points + points.end; ++k) {
+    const double x = static_cast<const T*>(b.x)[k], given = static_cast<const T*>(b.grad_y)[k];
+    const Value at = evaluate(net, x);
+    if (b.inverse) {
+      // Implicit differentiation of f(x) = y: dx = (dy - df) / f'(x).
+      const double grad_y = given / (1 + s * at.slope);
+      *written<T>(b.grad_x, k) = static_cast<T>(grad_y);
+      backward_point(net, s, x, at, -grad_y, 0, grad);
+    } else {
+      const double grad_log_slope = static_cast<const T*>(b.grad_log_slope)[k];
+      *written<T>(b.grad_x, k) = static_cast<T>(backward_point(net, s, x, at, given, grad_log_slope, grad));
+    }
+  }
+  partial[Gradient::doubles(net.units)] = grad.b2;
+  partial[Gradient::doubles(net.units) + 1] = grad.s;
+}
+
+template <class T>
+void backward_network(const Backward& b, std::int64_t n, const double* partials, std::int64_t count, double* scratch) {
+  const std::int64_t units = b.parameters.units;
+  Network net(units, scratch);
+  Gradient grad(net, scratch + Network::doubles(units));
+  for (std::int64_t c = 0; c < count; ++c) {
+    const double* partial = partials + c * partial_doubles(units);
+    grad.add(partial, partial[Gradient::doubles(units)], partial[Gradient::doubles(units) + 1]);
+  }
+  const double lipschitz = b.lipschitz[n];
+  if (lipschitz > b.bound) {  // s = bound / lipschitz
+    read<T>(net, b.parameters, n);
+    backward_lipschitz(net, b.where[n], -grad.s * b.bound / lipschitz / lipschitz, grad);
+  }
+  grad.write(units, written<T>(b.grad_w1, n * units), written<T>(b.grad_b1, n * units),
+             written<T>(b.grad_w2, n * units));
+  *written<T>(b.grad_b2, n) = static_cast<T>(grad.b2);
+}
+
+template <class T>
+constexpr Kernels table() {
+  return {scratch_doubles, lipschitz<T>,       lipschitz_backward<T>, forward<T>,
+          inverse<T>,      partial_doubles, backward_points<T>,    backward_network<T>};
+}
+
+}  // namespace
+
+extern const Kernels float32_kernels, float64_kernels;
+const Kernels float32_kernels = table<float>();
+const Kernels float64_kernels = table<double>();
+
+}  // namespace elflow::ELFLOW_ISA

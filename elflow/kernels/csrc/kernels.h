@@ -1,0 +1,79 @@
+// What each instruction set provides: the same functions over a range of networks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace elflow {
+
+// A row per network; rows may be any distance apart, the units of a row are next to each other.
+struct Rows {
+  const void* data;
+  std::int64_t stride;
+};
+
+struct Parameters {
+  std::int64_t units;
+  Rows w1, b1, w2, b2;  // b2 may be null
+};
+
+enum class Algorithm { automatic, sweep, direct };
+
+// What the Lipschitz constant of network n is, and where |g'| takes it.
+struct Steepness {
+  double* lipschitz;
+  std::int32_t* where;
+};
+
+// `points` of each network stand next to each other: point m of network n is number n * points + m.
+struct Forward {
+  Parameters parameters;
+  Steepness steepness;
+  std::int64_t points;
+  double bound;
+  const void* input;
+  void *output, *log_slope;  // log_slope is null for the inverse
+};
+
+struct Backward {
+  Parameters parameters;
+  const double* lipschitz;
+  const std::int32_t* where;
+  std::int64_t points;
+  double bound;
+  const void *x, *grad_y, *grad_log_slope;  // grad_log_slope is null for the inverse
+  void *grad_x, *grad_w1, *grad_b1, *grad_w2, *grad_b2;
+  bool inverse;
+};
+
+struct Span {
+  std::int64_t begin, end;
+};
+
+// Functions for one dtype on one instruction set. `scratch` is memory for one thread, aligned to 64 bytes.
+struct Kernels {
+  std::int64_t (*scratch_doubles)(std::int64_t units);
+  // Writes NaN where a parameter of a network is not finite.
+  void (*lipschitz)(const Parameters&, Algorithm, Span networks, Steepness, double* scratch);
+  void (*lipschitz_backward)(const Backward&, const double* grad_lipschitz, Span networks, double* scratch);
+  // Forward and inverse take the Lipschitz constants as given.
+  void (*forward)(const Forward&, Span networks, Span points, double* scratch);
+  void (*inverse)(const Forward&, Span networks, Span points, double* scratch);
+  // The gradients from a range of a network's points, as one row of `partial_doubles`; then the sum of such rows, in order.
+  std::int64_t (*partial_doubles)(std::int64_t units);
+  void (*backward_points)(const Backward&, std::int64_t network, Span points, double* partial, double* scratch);
+  void (*backward_network)(const Backward&, std::int64_t network, const double* partials, std::int64_t count,
+                           double* scratch);
+};
+
+struct InstructionSet {
+  std::string name;
+  bool (*supported)();
+  const Kernels &float32, &float64;
+};
+
+// From the most capable to the least; the last one runs everywhere.
+const std::vector<InstructionSet>& instruction_sets();
+
+}  // namespace elflow

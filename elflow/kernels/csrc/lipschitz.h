@@ -1,0 +1,200 @@
+// The exact Lipschitz constant of a network: the greatest |g'| over its breakpoints and the two ends of the line.
+//
+// A sweep sorts the breakpoints and walks g' across them, O(H log H); direct evaluation takes O(H^2). Either only proposes where
+// the greatest slope is, and bounds what rounding can have done to the slopes it compared. The slope at that place is then
+// evaluated anew, and so is every other that the bound leaves in the running.
+#pragma once
+
+#include "network.h"
+#include "sort.h"
+
+namespace elflow::ELFLOW_ISA {
+
+struct Steepest {
+  double lipschitz;
+  std::int32_t where;
+};
+
+constexpr double epsilon = 0x1p-53;
+
+// How far the result may fall short, relative to the greatest slope or to a thousandth of sum |a_i|.
+template <class T>
+constexpr double slack = sizeof(T) == 4 ? 1e-6 : 1e-14;
+
+// Moving x or an argument by a few units in the last place is felt by ramps that stand at x, where |w1 x| <= |b1| + 1: the
+// slope changes by no more than this times sum |a_i| (|b1_i| + 1).
+constexpr double placement = 8 * epsilon;
+
+// Breakpoints beyond this, and units so flat that 1 / w1 overflows, are left to direct evaluation.
+constexpr double farthest = 1e300;
+constexpr double beyond = 1e301;
+
+struct Proposal {
+  double slope;     // the greatest found, to within error
+  double error;
+  double scale;     // sum |a_i|
+  std::int32_t where;
+
+  template <class T>
+  bool certain() const {
+    const double size = slope > 1e-3 * scale ? slope : 1e-3 * scale;
+    return 2 * error <= slack<T> * size;
+  }
+};
+
+// g' on its way from left to right: each breakpoint brings a jump of g''.
+template <class Vec>
+struct Walk {
+  Vec x, slope, curvature{}, curvature_error{}, error{};
+
+  void pass(Vec breakpoint, Vec jump) {
+    const Vec step = breakpoint - x;
+    slope += curvature * step;
+    error += curvature_error * step + abs(slope);
+    curvature += jump;
+    curvature_error += abs(curvature);
+    x = breakpoint;
+  }
+};
+
+// The breakpoints of one network per lane, in order. The lowest bits of a breakpoint carry its number through the sort.
+class Sweep {
+  std::int64_t units_, rows_, number_mask_ = 15;
+  vec *keys_, *jumps_;
+  vec left_{}, right_{}, scale_{}, reach_{}, unusual_{};
+
+  static constexpr std::int64_t rows(std::int64_t units) { return round_up(2 * units, sort_block); }
+  vec key(vec x, std::int64_t number) const { return (vec)(((ivec)x & ~number_mask_) | number); }
+
+ public:
+  static constexpr std::int64_t doubles(std::int64_t units) { return 2 * lanes * rows(units); }
+
+  Sweep(std::int64_t units, double* memory) : units_(units), rows_(rows(units)) {
+    while (number_mask_ < at_plus_infinity(units)) number_mask_ = 2 * number_mask_ + 1;
+    keys_ = reinterpret_cast<vec*>(memory);
+    jumps_ = keys_ + rows_;
+  }
+
+  void set(const Network* nets) {
+    left_ = right_ = scale_ = reach_ = unusual_ = vec{};
+    for (std::int64_t i = 0; i < units_; ++i) {
+      vec w1, b1, w2;
+      for (int l = 0; l < lanes; ++l) w1[l] = nets[l].w1[i], b1[l] = nets[l].b1[i], w2[l] = nets[l].w2[i];
+      const vec a = w1 * w2, jump = a * abs(w1), inverse = -1.0 / w1, top = b1 * inverse, foot = top + inverse;
+      const ivec usual = (abs(top) < farthest) & (abs(foot) < farthest);
+      left_ += w1 < 0.0 ? a : vec{};
+      right_ += w1 > 0.0 ? a : vec{};
+      scale_ += abs(a);
+      reach_ += abs(a) * (abs(b1) + 1.0);
+      unusual_ += (usual | (w1 == 0.0)) ? vec{} : splat(1.0);
+      keys_[i] = key(usual ? top : splat(beyond), i);
+      keys_[i + units_] = key(usual ? foot : splat(beyond), i + units_);
+      jumps_[i] = usual ? -jump : vec{};
+      jumps_[i + units_] = usual ? jump : vec{};
+    }
+    for (std::int64_t k = 2 * units_; k < rows_; ++k) keys_[k] = key(splat(beyond), 0);
+    sort_lanes(keys_, rows_);
+  }
+
+  std::int64_t count() const { return 2 * units_; }
+  std::int64_t number(std::int64_t k, int lane) const {
+    return reinterpret_cast<const std::int64_t*>(keys_ + k)[lane] & number_mask_;
+  }
+  double breakpoint(std::int64_t k, int lane) const { return keys_[k][lane]; }
+  double jump(std::int64_t number, int lane) const { return jumps_[number][lane]; }
+  double left(int lane) const { return left_[lane]; }
+
+  void propose(Proposal* proposals) const {
+    Walk<vec> walk{keys_[0], left_};
+    vec best = abs(left_), where = key(vec{}, at_minus_infinity(units_));
+    for (std::int64_t k = 0; k < 2 * units_; ++k) {
+      const vec x = keys_[k];
+      vec jump;
+      for (int l = 0; l < lanes; ++l) jump[l] = jumps_[number(k, l)][l];
+      walk.pass(x < beyond ? x : walk.x, jump);
+      const vec size = abs(walk.slope);
+      where = size > best ? x : where;
+      best = max(size, best);
+    }
+    const vec end = abs(right_);
+    where = end > best ? key(vec{}, at_plus_infinity(units_)) : where;
+    best = max(best, end);
+    const double moved = 0x1p-52 * static_cast<double>(number_mask_ + 1);
+    const vec error = walk.error * (2 * epsilon) + reach_ * (2 * moved + placement) +
+                      scale_ * (epsilon * static_cast<double>(units_)) + unusual_ * farthest;
+    for (int l = 0; l < lanes; ++l) {
+      const std::int64_t number = ((ivec)where)[l] & number_mask_;
+      proposals[l] = {best[l], error[l], scale_[l], static_cast<std::int32_t>(number)};
+    }
+  }
+};
+
+template <class T>
+static inline double evaluated_slope(const Network& net, std::int64_t where) {
+  if constexpr (sizeof(T) == 4)
+    return abs(slope_at(net, where));
+  else
+    return static_cast<double>(__builtin_fabsl(slope_at_extended(net, where)));
+}
+
+template <class T>
+static inline void challenge(const Network& net, std::int64_t where, Steepest& champion) {
+  if (where < 2 * net.units && !finite(net.breakpoint(where))) return;
+  const double slope = evaluated_slope<T>(net, where);
+  if (slope > champion.lipschitz) champion = {slope, static_cast<std::int32_t>(where)};
+}
+
+// Every place that may be the steepest, evaluated directly.
+template <class T>
+static inline Steepest decide(const Network& net, const Sweep& sweep, int lane, const Proposal& proposal) {
+  Steepest champion{evaluated_slope<T>(net, proposal.where), proposal.where};
+  if (proposal.certain<T>()) return champion;
+  const double threshold = proposal.slope - 2 * proposal.error;
+  challenge<T>(net, at_minus_infinity(net.units), champion);
+  challenge<T>(net, at_plus_infinity(net.units), champion);
+  if (!(threshold > 0)) {
+    for (std::int64_t where = 0; where < 2 * net.units; ++where) challenge<T>(net, where, champion);
+    return champion;
+  }
+  Walk<double> walk{sweep.breakpoint(0, lane), sweep.left(lane)};
+  for (std::int64_t k = 0; k < sweep.count(); ++k) {
+    const std::int64_t where = sweep.number(k, lane);
+    const double x = sweep.breakpoint(k, lane);
+    if (!(x < beyond)) break;
+    walk.pass(x, sweep.jump(where, lane));
+    if (abs(walk.slope) >= threshold) challenge<T>(net, where, champion);
+  }
+  return champion;
+}
+
+// The paper's way, all breakpoints against all units, a vector of breakpoints at a time.
+template <class T>
+static inline Steepest direct(const Network& net) {
+  Steepest champion{0, at_minus_infinity(net.units)};
+  challenge<T>(net, at_minus_infinity(net.units), champion);
+  challenge<T>(net, at_plus_infinity(net.units), champion);
+  Proposal proposal{champion.lipschitz, 0, 0, champion.where};
+  double reach = 0;
+  for (std::int64_t i = 0; i < net.units; ++i) {
+    const double a = abs(net.w1[i] * net.w2[i]);
+    proposal.scale += a;
+    reach += a * (abs(net.b1[i]) + 1);
+  }
+  for (std::int64_t off = 0; off < 2; ++off)
+    for (std::int64_t j = 0; j < net.units; j += lanes) {
+      const vec x = -(load(net.b1 + j) + static_cast<double>(off)) / load(net.w1 + j);
+      vec slope{};
+      for (std::int64_t i = 0; i < net.units; ++i)
+        slope += net.w1[i] * net.w2[i] * ramp(net.w1[i] * x + net.b1[i]);
+      for (int l = 0; l < lanes && j + l < net.units; ++l)
+        if (finite(x[l]) && abs(slope[l]) > proposal.slope)
+          proposal.slope = abs(slope[l]), proposal.where = static_cast<std::int32_t>(j + l + off * net.units);
+    }
+  proposal.error = reach * placement + proposal.scale * (epsilon * static_cast<double>(net.units));
+  challenge<T>(net, proposal.where, champion);
+  if (!proposal.certain<T>())
+    for (std::int64_t where = 0; where < 2 * net.units; ++where) challenge<T>(net, where, champion);
+  return champion;
+}
+
+}  // namespace elflow::ELFLOW_ISA

@@ -1,0 +1,120 @@
+// One network g(x) = sum_i w2_i FELU(w1_i x + b1_i), held in double whatever the dtype of the tensors.
+#pragma once
+
+#include "simd.h"
+
+namespace elflow::ELFLOW_ISA {
+
+// Places on the line have numbers: j + off * units is the breakpoint -(off + b1_j)/w1_j, at the top (off = 0) or the foot
+// (off = 1) of unit j's ramp; behind the breakpoints come the two ends of the line.
+static inline std::int32_t at_minus_infinity(std::int64_t units) { return static_cast<std::int32_t>(2 * units); }
+static inline std::int32_t at_plus_infinity(std::int64_t units) { return static_cast<std::int32_t>(2 * units + 1); }
+
+// Units are padded to whole vectors with zeros, which add nothing to any sum.
+struct Network {
+  std::int64_t units, padded;
+  double *w1, *b1, *w2;
+
+  static constexpr std::int64_t doubles(std::int64_t units) { return 3 * round_up(units, lanes); }
+
+  Network() = default;
+  Network(std::int64_t units, double* memory)
+      : units(units),
+        padded(round_up(units, lanes)),
+        w1(memory),
+        b1(memory + padded),
+        w2(memory + 2 * padded) {}
+
+  template <class T>
+  void read(const T* w1_row, const T* b1_row, const T* w2_row) {
+    for (std::int64_t i = 0; i < units; ++i) w1[i] = w1_row[i];
+    for (std::int64_t i = 0; i < units; ++i) b1[i] = b1_row[i];
+    for (std::int64_t i = 0; i < units; ++i) w2[i] = w2_row[i];
+    for (std::int64_t i = units; i < padded; ++i) w1[i] = b1[i] = w2[i] = 0;
+  }
+
+  std::int64_t owner(std::int64_t where) const { return where < units ? where : where - units; }
+  int off(std::int64_t where) const { return where >= units; }
+  double breakpoint(std::int64_t where) const { return -(off(where) + b1[owner(where)]) / w1[owner(where)]; }
+};
+
+// g, g' and g'' at a point, and the number of breakpoints to its left, which tells the quadratic piece it lies on.
+struct Value {
+  double g, slope, curvature;
+  std::int64_t piece;
+};
+
+static inline vec ramp(vec u) { return min(max(u + 1.0, vec{}), splat(1.0)); }
+
+// Minimum and maximum swallow NaN, so the rare infinite or missing x takes this slower road.
+static inline Value evaluate_anywhere(const Network& net, double x) {
+  Value at{0, 0, 0, 0};
+  for (std::int64_t i = 0; i < net.units; ++i) {
+    const double u = net.w1[i] * x + net.b1[i];
+    const double q = u != u ? u : u <= -1 ? 0 : u >= 0 ? 1 : u + 1;
+    at.g += net.w2[i] * (q * q / 2 - 0.5 + (u != u ? u : u > 0 ? u : 0));
+    at.slope += net.w1[i] * net.w2[i] * q;
+  }
+  return at;
+}
+
+static inline Value evaluate(const Network& net, double x) {
+  if (!finite(x)) return evaluate_anywhere(net, x);
+  vec g{}, slope{}, curvature{};
+  ivec piece{};
+  for (std::int64_t i = 0; i < net.padded; i += lanes) {
+    const vec w1 = load(net.w1 + i), w2 = load(net.w2 + i), a = w1 * w2;
+    const vec u = w1 * x + load(net.b1 + i), q = ramp(u);
+    const ivec above_foot = u > -1.0, above_top = u > 0.0;  // each 0 or -1
+    g += w2 * (q * q * 0.5 - 0.5 + max(u, vec{}));
+    slope += a * q;
+    curvature += (above_foot & ~above_top) ? a * w1 : vec{};
+    const ivec passed = above_foot + above_top;
+    piece += w1 > 0.0 ? -passed : passed;
+  }
+  std::int64_t count = 0;
+  for (int l = 0; l < lanes; ++l) count += piece[l];
+  return {sum(g), sum(slope), sum(curvature), count};
+}
+
+// g' at a breakpoint, where its owner stands exactly at the foot or the top of its ramp, or at an end of the line.
+static inline double slope_at(const Network& net, std::int64_t where) {
+  vec slope{};
+  if (where >= 2 * net.units) {
+    const double side = where == at_plus_infinity(net.units) ? 1 : -1;
+    for (std::int64_t i = 0; i < net.padded; i += lanes) {
+      const vec w1 = load(net.w1 + i);
+      slope += w1 * side > 0.0 ? w1 * load(net.w2 + i) : vec{};
+    }
+    return sum(slope);
+  }
+  const std::int64_t j = net.owner(where), block = j / lanes * lanes;
+  const double x = net.breakpoint(where);
+  for (std::int64_t i = 0; i < net.padded; i += lanes) {
+    const vec w1 = load(net.w1 + i);
+    vec q = ramp(w1 * x + load(net.b1 + i));
+    if (i == block) q[j - block] = 1 - net.off(where);
+    slope += w1 * load(net.w2 + i) * q;
+  }
+  return sum(slope);
+}
+
+// The same in the machine's widest arithmetic, for results that are themselves double.
+static inline long double slope_at_extended(const Network& net, std::int64_t where) {
+  typedef long double real;
+  const bool end = where >= 2 * net.units;
+  const int side = where == at_plus_infinity(net.units) ? 1 : -1;
+  const std::int64_t j = end ? -1 : net.owner(where);
+  const real x = end ? 0 : -(net.off(where) + static_cast<real>(net.b1[j])) / net.w1[j];
+  real slope = 0;
+  for (std::int64_t i = 0; i < net.units; ++i) {
+    real above = net.w1[i] * x + net.b1[i] + 1;
+    if (end) above = net.w1[i] * side > 0;
+    if (i == j) above = 1 - net.off(where);
+    const real q = above <= 0 ? 0 : above >= 1 ? 1 : above;
+    slope += static_cast<real>(net.w1[i]) * net.w2[i] * q;
+  }
+  return slope;
+}
+
+}  // namespace elflow::ELFLOW_ISA

@@ -1,0 +1,15 @@
+// Parallel loops on the threads that torch already has.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace elflow {
+
+// Calls body(begin, end) on ranges that together make [0, count), on at most `threads` threads.
+void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t, std::int64_t)>& body);
+
+// Whose threads those are: "torch" or "own".
+const char* thread_pool();
+
+}  // namespace elflow

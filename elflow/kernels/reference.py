@@ -1,0 +1,164 @@
+"""The network in plain torch: the definition that every other backend is held against.
+
+It runs on any device, for any floating dtype and any activation, and is differentiated by autograd. Arithmetic is in
+float64 where the device has it. Searches are exhaustive, O(H^2) per network, in slices of bounded size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from elflow.activations import PiecewiseQuadratic
+from elflow.kernels._contract import Backend, require_finite
+
+__all__ = ["BACKEND"]
+
+SLICE = 2**22
+"""How many numbers a temporary of the exhaustive searches may hold."""
+
+
+def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
+    check_parameters(w1=w1, b1=b1, w2=w2)
+    dtype = w1.dtype
+    return wide_lipschitz(widen(w1), widen(b1), widen(w2), activation).to(dtype)
+
+
+def elf(
+    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float, activation: PiecewiseQuadratic
+) -> tuple[Tensor, Tensor]:
+    check_parameters(w1=w1, b1=b1, w2=w2, b2=b2)
+    dtype = x.dtype
+    x, w1, b1, w2, b2 = map(widen, (x, w1, b1, w2, b2))
+    s = normaliser(w1, b1, w2, bound, activation)
+    y, slope = transform(x, s, w1, b1, w2, b2, activation)
+    return y.to(dtype), torch.log1p(slope).to(dtype)
+
+
+def elf_inverse(
+    y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float, activation: PiecewiseQuadratic
+) -> Tensor:
+    check_parameters(w1=w1, b1=b1, w2=w2, b2=b2)
+    dtype = y.dtype
+    y, w1, b1, w2, b2 = map(widen, (y, w1, b1, w2, b2))
+    s = normaliser(w1, b1, w2, bound, activation)
+    with torch.no_grad():
+        work = len(activation.breakpoints) * w1.shape[1] * max(w1.shape[1], y.shape[1])
+        x = in_slices(solve, work, y, s, w1, b1, w2, b2, activation=activation)
+        slope = transform(x, s, w1, b1, w2, b2, activation)[1]
+    # One Newton step takes the rounding away, and its derivative is the implicit one: dx = (dy - df) / f'(x).
+    residual = transform(x, s, w1, b1, w2, b2, activation)[0] - y
+    return torch.where(y.isfinite(), x - residual / (1 + slope), y).to(dtype)
+
+
+def transform(
+    x: Tensor, s: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, activation: PiecewiseQuadratic
+) -> tuple[Tensor, Tensor]:
+    """y = x + s g(x) + b2, and s g'(x)."""
+    u = w1[:, None] * x[..., None] + b1[:, None]
+    g = (w2[:, None] * activation(u)).sum(-1)
+    slope = ((w1 * w2)[:, None] * activation.slope(u)).sum(-1)
+    return x + s[:, None] * g + b2[:, None], s[:, None] * slope
+
+
+def normaliser(w1: Tensor, b1: Tensor, w2: Tensor, bound: float, activation: PiecewiseQuadratic) -> Tensor:
+    return bound / wide_lipschitz(w1, b1, w2, activation).clamp(min=bound)
+
+
+def wide_lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
+    """The greatest |g'|: searched for without gradients, then evaluated with them at the place that was found."""
+    with torch.no_grad():
+        work = 2 * len(activation.breakpoints) * w1.shape[1] ** 2
+        place = in_slices(steepest, work, w1, b1, w2, activation=activation)
+    return slope_at(place[:, None], w1, b1, w2, activation).squeeze(1).abs()
+
+
+# The places where |g'| can be greatest have numbers: unit + H * (breakpoint + K * side), where `side` tells from which
+# side of a jump to come; behind them the two ends of the line.
+
+
+def steepest(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
+    sides = 1 if activation.smooth else 2
+    count = w1.shape[-1] * len(activation.breakpoints) * sides + 2
+    places = torch.arange(count, device=w1.device).expand(len(w1), count)
+    return slope_at(places, w1, b1, w2, activation).abs().argmax(-1)
+
+
+def slope_at(places: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
+    """g' at places `(N, P)`; zero at breakpoints that are not finite."""
+    points = torch.tensor(activation.breakpoints, dtype=w1.dtype, device=w1.device)
+    units, kinks = w1.shape[-1], len(points)
+    sides = 1 if activation.smooth else 2
+    end = places - units * kinks * sides
+    unit, kink = places % units, places // units % kinks
+    from_right = (places // (units * kinks) > 0) & (end < 0)
+
+    owner_w1, owner_b1 = w1.gather(-1, unit), b1.gather(-1, unit)
+    has_place = (owner_w1 != 0) & (end < 0)
+    x = (points[kink] - owner_b1) / torch.where(has_place, owner_w1, 1)
+    has_place = has_place & x.isfinite()
+    x = torch.where(has_place, x, 0)
+
+    # Its owner stands exactly at the breakpoint, whatever rounding makes of w1 x + b1.
+    owner = unit[..., None] == torch.arange(units, device=w1.device)
+    u = torch.where(owner, points[kink][..., None], w1[:, None] * x[..., None] + b1[:, None])
+    if not activation.smooth:
+        # Units that share the breakpoint jump with its owner, not a rounding error before or after it.
+        reach = (w1[:, None] * x[..., None]).abs() + b1[:, None].abs() + points.abs().max()
+        for point in activation.breakpoints:
+            u = torch.where((u - point).abs() <= 4 * torch.finfo(u.dtype).eps * reach, point, u)
+    slope = activation.slope(u, from_right[..., None] == (w1[:, None] > 0))
+    at_end = torch.where((end[..., None] == 1) == (w1[:, None] > 0), activation.right_slope, activation.left_slope)
+    at_end = torch.where(w1[:, None] == 0, 0, at_end)
+    slope = torch.where(end[..., None] < 0, slope, at_end)
+    total = ((w1 * w2)[:, None] * slope).sum(-1)
+    return torch.where(has_place | (end >= 0), total, 0)
+
+
+def solve(
+    y: Tensor, s: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, activation: PiecewiseQuadratic
+) -> Tensor:
+    """The x with f(x) = y, from the quadratic of the piece that holds it."""
+    points = torch.tensor(activation.breakpoints, dtype=w1.dtype, device=w1.device)
+    corners = ((points[:, None] - b1[:, None]) / w1[:, None]).flatten(1)
+    real = corners.isfinite()
+    heights = transform(torch.where(real, corners, 0), s, w1, b1, w2, b2, activation)[0]
+    below = real[:, None] & (heights[:, None] <= y[..., None])
+    above = real[:, None] & (heights[:, None] > y[..., None])
+    left = torch.where(below, corners[:, None], -torch.inf).amax(-1)
+    right = torch.where(above, corners[:, None], torch.inf).amin(-1)
+
+    # Expanding at a point of the piece near the answer, not at its end, keeps distant breakpoints out of the arithmetic.
+    anchor = y.clamp(left, right)
+    height, slope = transform(anchor, s, w1, b1, w2, b2, activation)
+    middle = torch.where(right - left < torch.inf, (left + right) / 2, 0)
+    u = w1[:, None] * middle[..., None] + b1[:, None]
+    bend = s[:, None] * ((w1 * w1 * w2)[:, None] * activation.curvature(u)).sum(-1)
+    bend = torch.where(right - left < torch.inf, bend, 0)  # the ends of the line are straight
+    rise = y - height
+    root = ((1 + slope).square() + 2 * bend * rise).clamp(min=0).sqrt()
+    return (anchor + 2 * rise / (1 + slope + root)).clamp(left, right)
+
+
+def in_slices(search: Callable[..., Tensor], work: int, *tensors: Tensor, activation: PiecewiseQuadratic) -> Tensor:
+    """Runs a search that needs `work` numbers for each network on so many at a time that they fit into `SLICE`."""
+    parts = zip(*(t.split(max(1, SLICE // work)) for t in tensors), strict=True)
+    return torch.cat([search(*part, activation) for part in parts])
+
+
+def widen(t: Tensor) -> Tensor:
+    return t if t.device.type == "mps" else t.double()
+
+
+def check_parameters(**parameters: Tensor) -> None:
+    if not torch.compiler.is_compiling():
+        require_finite(**parameters)
+
+
+def refuses(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadratic) -> str | None:
+    return None
+
+
+BACKEND = Backend("reference", refuses, lipschitz, elf, elf_inverse)
