@@ -77,16 +77,20 @@ class PiecewiseQuadratic:
     def __call__(self, u: Tensor) -> Tensor:
         """The value at each element of `u`.
 
-        Clamped distances into each piece, rather than a choice between pieces, keep NaN what it is and infinity exact.
+        It is summed up from the breakpoint where the function is nearest to zero, from distances into each piece. That
+        keeps small values accurate, infinities right and NaN what it is.
         """
-        first, last = self.breakpoints[0], self.breakpoints[-1]
-        value = torch.zeros_like(u) + _value(self.pieces[0], first)
+        points, pieces = self.breakpoints, self.pieces
+        home = min(range(len(points)), key=lambda k: abs(_value(pieces[k], points[k])))
+        value = torch.zeros_like(u) + _value(pieces[home], points[home])
         if self.left_slope:
-            value = value + self.left_slope * (u - first).clamp(max=0)
-        for (_, c1, c2), p, t in self._inner(u):
-            value = value + (c1 + 2 * c2 * p + c2 * t) * t
+            value = value + self.left_slope * (u - points[0]).clamp(max=0)
         if self.right_slope:
-            value = value + self.right_slope * (u - last).clamp(min=0)
+            value = value + self.right_slope * (u - points[-1]).clamp(min=0)
+        for k, (left, right) in enumerate(zip(points, points[1:], strict=False), start=1):
+            near = right if k <= home else left
+            t = (u - near).clamp(left - near, right - near)
+            value = value + (_slope(pieces[k], near) + pieces[k][2] * t) * t
         return value
 
     def slope(self, u: Tensor, from_right: Tensor | bool = False) -> Tensor:
@@ -99,8 +103,8 @@ class PiecewiseQuadratic:
             tensor([0., 1., 1.])
         """
         slope = torch.zeros_like(u) + self.left_slope
-        for (_, _, c2), _, t in self._inner(u):
-            slope = slope + 2 * c2 * t
+        for c2, left, right in self._curved():
+            slope = slope + 2 * c2 * (u - left).clamp(0, right - left)
         for p, jump in zip(self.breakpoints, self.jumps, strict=True):
             if jump:
                 slope = slope + jump * ((u > p) | ((u == p) & from_right))
@@ -109,17 +113,14 @@ class PiecewiseQuadratic:
     def curvature(self, u: Tensor) -> Tensor:
         """The second derivative at each element of `u`, zero at the breakpoints."""
         curvature = torch.zeros_like(u)
-        for (_, _, c2), left, right in zip(self.pieces[1:-1], self.breakpoints, self.breakpoints[1:], strict=False):
+        for c2, left, right in self._curved():
             curvature = curvature + 2 * c2 * ((u > left) & (u < right))
         return curvature
 
-    def _inner(self, u: Tensor) -> list[tuple[Sequence[float], float, Tensor]]:
-        """Each inner piece, where it begins, and how far `u` reaches into it."""
-        starts, ends = self.breakpoints, self.breakpoints[1:]
-        return [
-            (piece, start, (u - start).clamp(min=0, max=end - start))
-            for piece, start, end in zip(self.pieces[1:-1], starts, ends, strict=False)
-        ]
+    def _curved(self) -> list[tuple[float, float, float]]:
+        """The pieces between the ends: half the curvature, where it begins and where it ends."""
+        inner = zip(self.pieces[1:-1], self.breakpoints, self.breakpoints[1:], strict=False)
+        return [(piece[2], left, right) for piece, left, right in inner]
 
 
 def _value(piece: Sequence[float], u: float) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 
 from elflow import kernels
 from elflow.activations import FELU, PiecewiseQuadratic
@@ -23,7 +23,7 @@ __all__ = ["elf", "elf_inverse", "felu", "lipschitz"]
 def felu(u: Tensor) -> Tensor:
     r"""The activation of ELF: :math:`q^2 / 2 - 1/2 + \max(u, 0)` with :math:`q = \mathrm{clamp}(u + 1, 0, 1)`.
 
-    Its slope is :math:`q`: zero up to -1, a ramp up to 0, then one.
+    Its slope is :math:`q`: zero up to -1, a ramp up to 0, then one. Next to zero it is as accurate as `u` itself.
 
     Arguments:
         u: Any tensor of floats.
@@ -33,7 +33,8 @@ def felu(u: Tensor) -> Tensor:
         tensor([-0.5000, -0.3750,  0.0000,  1.0000])
     """
     _check_tensors(u=u)
-    return (u + 1).clamp(0, 1).square() / 2 - 0.5 + u.clamp(min=0)
+    n = u.clamp(-1, 0)  # q - 1
+    return n + n.square() / 2 + u.clamp(min=0)
 
 
 def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic = FELU) -> Tensor:
@@ -55,7 +56,7 @@ def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic
     """
     _check_activation(activation)
     _check_tensors(w1=w1, b1=b1, w2=w2)
-    batch = _network_batch(w1=w1, b1=b1, w2=w2)
+    batch = _network_batch({"w1": w1, "b1": b1, "w2": w2})
     flat = [_flat_parameter(w, batch) for w in (w1, b1, w2)]
     chosen = kernels.select(w1.dtype, w1.device, activation)
     return chosen.lipschitz(*flat, activation).reshape(batch)
@@ -85,12 +86,12 @@ def elf(
         :math:`y` and :math:`\log dy/dx`, `(...)` each.
 
     Example:
-        >>> x = torch.linspace(-2, 2, 3)
-        >>> y, log_slope = elf(x, *torch.tensor([[[1.0, -2.0]], [[0.5, 0.0]], [[3.0, 1.0]]]), torch.zeros(1))
+        >>> w1, b1, w2 = torch.tensor([1.0, 2.0]), torch.tensor([0.0, -4.0]), torch.tensor([0.5, -1.0])
+        >>> y, log_slope = elf(torch.tensor([-2.0, 0.0, 2.0]), w1, b1, w2, torch.tensor(0.0))
         >>> y
-        tensor([-1.3812,  0.4950,  3.8975])
-        >>> log_slope
-        tensor([-1.0788,  0.2852,  0.6881])
+        tensor([-1.8350,  0.3300,  2.6600])
+        >>> log_slope.exp()
+        tensor([1.0000, 1.3300, 0.0100])
     """
     points = _Points.of(x, "x", w1, b1, w2, b2, bound, activation)
     chosen = kernels.select(x.dtype, x.device, activation)
@@ -139,7 +140,7 @@ class _Points:
 
     flat: Tensor
     parameters: tuple[Tensor, Tensor, Tensor, Tensor]
-    shape: Size
+    shape: tuple[int, ...]
     order: tuple[int, ...]
 
     @classmethod
@@ -157,54 +158,64 @@ class _Points:
         _check_activation(activation)
         _check_bound(bound)
         _check_tensors(**{name: x}, w1=w1, b1=b1, w2=w2, b2=b2)
-        networks = _network_batch(w1=w1, b1=b1, w2=w2, b2=b2[..., None])
-        shape = _broadcast(**{name: x.shape, "the networks": networks})
+        networks = _network_batch({"w1": w1, "b1": b1, "w2": w2}, b2=b2.shape)
+        shape = _broadcast({name: x.shape, "the networks": networks})
         # Dimensions that only the points have go last: they are the points of one network.
-        padded = (1,) * (len(shape) - len(networks)) + tuple(networks)
-        shared = [d for d, n in enumerate(padded) if n == 1]
-        own = [d for d, n in enumerate(padded) if n != 1]
-        order = (*own, *shared)
-        n = math.prod(networks)
-        m = math.prod(shape[d] for d in shared)
-        flat = x.expand(shape).permute(order).reshape(n, m)
+        padded = (1,) * (len(shape) - len(networks)) + networks
+        own = tuple(d for d, n in enumerate(padded) if n != 1)
+        shared = tuple(d for d, n in enumerate(padded) if n == 1)
+        order = own + shared
+        points = math.prod(shape[d] for d in shared)
+        flat = _expand(x, shape)
+        if order != tuple(range(len(shape))):
+            flat = flat.permute(order)
+        flat = flat.reshape(math.prod(networks), points)
         weights = [_flat_parameter(w, networks) for w in (w1, b1, w2)]
-        shift = b2.expand(networks).reshape(n)
+        shift = _expand(b2, networks).reshape(-1)
         return cls(flat, (weights[0], weights[1], weights[2], shift), shape, order)
 
     def restore(self, flat: Tensor) -> Tensor:
         """Back to the shape that the arguments broadcast to."""
         ordered = flat.reshape([self.shape[d] for d in self.order])
         back = sorted(range(len(self.order)), key=self.order.__getitem__)
-        return ordered.permute(back)
+        return ordered if back == list(range(len(back))) else ordered.permute(back)
 
 
-def _flat_parameter(w: Tensor, batch: Size) -> Tensor:
-    return w.expand(*batch, w.shape[-1]).reshape(math.prod(batch), w.shape[-1])
+def _flat_parameter(w: Tensor, batch: tuple[int, ...]) -> Tensor:
+    return _expand(w, (*batch, w.shape[-1])).reshape(math.prod(batch), w.shape[-1])
 
 
-def _network_batch(**parameters: Tensor) -> Size:
-    """The common batch shape of parameters `(..., H)`."""
-    units = None
-    for name, w in parameters.items():
-        if name == "b2":
-            continue
+def _expand(t: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return t if t.shape == shape else t.expand(shape)
+
+
+def _network_batch(weights: dict[str, Tensor], **shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The common batch shape of weights `(..., H)` and whatever else each network has one of."""
+    first, units = None, 0
+    for name, w in weights.items():
         if w.ndim == 0 or w.shape[-1] == 0:
             raise ValueError(f"{name} must have the shape (..., units) with at least one unit, got {tuple(w.shape)}")
-        if units is None:
+        if first is None:
             first, units = name, w.shape[-1]
         elif w.shape[-1] != units:
             raise ValueError(
-                f"{name} must have as many units as {first}, {units}, got the shape {tuple(w.shape)} with {w.shape[-1]}"
+                f"{name} must have as many units as {first}, {units}, got {w.shape[-1]} in the shape {tuple(w.shape)}"
             )
-    return _broadcast(**{name: w.shape[:-1] for name, w in parameters.items()})
+    return _broadcast({name: w.shape[:-1] for name, w in weights.items()} | shapes)
 
 
-def _broadcast(**shapes: Size) -> Size:
-    try:
-        return torch.broadcast_shapes(*shapes.values())
-    except RuntimeError:
-        listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-        raise ValueError(f"batch shapes must broadcast with each other, got {listed}") from None
+def _broadcast(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """As `torch.broadcast_shapes`, which is slow, with names in its error."""
+    common = max(shapes.values(), key=len)
+    result = list(common)
+    for shape in shapes.values():
+        for d in range(-len(shape), 0):
+            if result[d] == 1:
+                result[d] = shape[d]
+            elif shape[d] != 1 and shape[d] != result[d]:
+                listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+                raise ValueError(f"batch shapes must broadcast with each other, got {listed}")
+    return tuple(result)
 
 
 def _check_tensors(**tensors: Tensor) -> None:

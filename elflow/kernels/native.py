@@ -6,7 +6,6 @@ each of them as one node. All arithmetic is in double, whatever the dtype of the
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -15,135 +14,55 @@ from torch import Tensor
 from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.kernels._contract import Backend, require_finite
 
-try:
-    from elflow.kernels import _native
-except ImportError:
-    _native = None
-
-__all__ = ["BACKEND"]
-
-extension: ModuleType | None = _native
+extension: Any
 """The compiled module, or None where the package was installed without a compiler."""
+try:
+    from elflow.kernels import _native as extension
+except ImportError:
+    extension = None
+
+__all__ = ["ALGORITHMS", "BACKEND", "extension", "steepest"]
+
+ALGORITHMS = "automatic", "sweep", "direct"
+"""How the Lipschitz constant is found, in the order of the C++ enumeration."""
 
 
-def rows(t: Tensor) -> Tensor:
-    return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
+# --- operators: N networks of H units with M points each, as in the contract ------------------------------------------
+# Next to its results each forward operator returns the Lipschitz constants in float64 and the numbers of the places where
+# the slope takes them, which is all that the backward operators need to know of the search.
 
 
-def like(*shape: int, of: Tensor) -> Tensor:
-    return torch.empty(shape, dtype=of.dtype, device=of.device)
+def lipschitz_kernel(w1: Tensor, b1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
+    return steepest(w1, b1, w2, "automatic")
 
 
-def steepness(w1: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for the Lipschitz constants, and for the numbers of the places where the slope takes them."""
-    n = w1.shape[0]
-    return w1.new_empty(n, dtype=torch.float64), w1.new_empty(n, dtype=torch.int32)
-
-
-def check_parameters(constants: Tensor, **parameters: Tensor) -> None:
-    """The kernel marks networks with parameters that are not finite by NaN."""
-    if not constants.isfinite().all():
-        require_finite(**parameters)
-        raise ValueError("w1 * w2 must be finite, got a product beyond the largest float64")
-
-
-# --- operators ---------------------------------------------------------------------------------------------------------
-
-
-@torch.library.custom_op("elflow::lipschitz", mutates_args=(), device_types="cpu")
-def lipschitz_op(w1: Tensor, b1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
-    constants, places = steepness(w1)
-    _native.lipschitz(rows(w1), rows(b1), rows(w2), constants, places, 0, torch.get_num_threads())
-    check_parameters(constants, w1=w1, b1=b1, w2=w2)
-    return constants, places
-
-
-@lipschitz_op.register_fake
-def _(w1: Tensor, b1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
-    return steepness(w1)
-
-
-@torch.library.custom_op("elflow::lipschitz_backward", mutates_args=(), device_types="cpu")
-def lipschitz_backward_op(
+def lipschitz_backward_kernel(
     grad: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, places: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grads = [like(*w1.shape, of=w1) for _ in range(3)]
-    _native.lipschitz_backward(
-        grad.contiguous(), rows(w1), rows(b1), rows(w2), places, *grads, torch.get_num_threads()
-    )
-    return grads[0], grads[1], grads[2]
+    w1, b1, w2, grad = rows(w1), rows(b1), rows(w2), grad.contiguous()
+    grads = lipschitz_backward_shape(grad, w1, b1, w2, places)
+    extension.lipschitz_backward(networks(w1, b1, w2), *pointers(places, grad, *grads), torch.get_num_threads())
+    return grads
 
 
-@lipschitz_backward_op.register_fake
-def _(grad: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return like(*w1.shape, of=w1), like(*w1.shape, of=w1), like(*w1.shape, of=w1)
-
-
-def lipschitz_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs, output[1])
-
-
-def lipschitz_grad(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, ...]:
-    return lipschitz_backward_op(grad, *ctx.saved_tensors)
-
-
-lipschitz_op.register_autograd(lipschitz_grad, setup_context=lipschitz_setup)
-
-
-@torch.library.custom_op("elflow::elf", mutates_args=(), device_types="cpu")
-def elf_op(
+def elf_kernel(
     x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    y, log_slope, (constants, places) = like(*x.shape, of=x), like(*x.shape, of=x), steepness(w1)
-    call_transform(x, w1, b1, w2, b2, bound, y, log_slope, constants, places)
-    return y, log_slope, constants, places
+    results = elf_shape(x, w1, b1, w2, b2, bound)
+    transform(x, w1, b1, w2, b2, bound, *results)
+    return results
 
 
-@elf_op.register_fake
-def _(
-    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return like(*x.shape, of=x), like(*x.shape, of=x), *steepness(w1)
-
-
-@torch.library.custom_op("elflow::elf_inverse", mutates_args=(), device_types="cpu")
-def elf_inverse_op(
+def elf_inverse_kernel(
     y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    x, (constants, places) = like(*y.shape, of=y), steepness(w1)
-    call_transform(y, w1, b1, w2, b2, bound, x, None, constants, places)
-    return x, constants, places
+    results = elf_inverse_shape(y, w1, b1, w2, b2, bound)
+    x, constants, places = results
+    transform(y, w1, b1, w2, b2, bound, x, None, constants, places)
+    return results
 
 
-@elf_inverse_op.register_fake
-def _(
-    y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return like(*y.shape, of=y), *steepness(w1)
-
-
-def call_transform(
-    given: Tensor,
-    w1: Tensor,
-    b1: Tensor,
-    w2: Tensor,
-    b2: Tensor,
-    bound: float,
-    result: Tensor,
-    log_slope: Tensor | None,
-    constants: Tensor,
-    places: Tensor,
-) -> None:
-    require_finite(b2=b2)
-    _native.transform(
-        given.contiguous(), rows(w1), rows(b1), rows(w2), b2, bound, result, log_slope, constants, places,
-        torch.get_num_threads(),
-    )  # fmt: skip
-    check_parameters(constants, w1=w1, b1=b1, w2=w2)
-
-
-@torch.library.custom_op("elflow::elf_backward", mutates_args=(), device_types="cpu")
-def elf_backward_op(
+def elf_backward_kernel(
     grad: Tensor,
     grad_log_slope: Tensor | None,
     x: Tensor,
@@ -155,16 +74,93 @@ def elf_backward_op(
     places: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x, w1, b1, w2 and b2; of the inverse where there is no gradient of a log-slope."""
-    grads = like(*x.shape, of=x), *(like(*w1.shape, of=w1) for _ in range(3)), like(w1.shape[0], of=w1)
-    _native.transform_backward(
-        grad.contiguous(), None if grad_log_slope is None else grad_log_slope.contiguous(), x.contiguous(),
-        rows(w1), rows(b1), rows(w2), bound, constants, places, *grads, torch.get_num_threads(),
-    )  # fmt: skip
+    grads = elf_backward_shape(grad, grad_log_slope, x, w1, b1, w2, bound, constants, places)
+    w1, b1, w2, x, grad = rows(w1), rows(b1), rows(w2), x.contiguous(), grad.contiguous()
+    grad_log_slope = None if grad_log_slope is None else grad_log_slope.contiguous()
+    addresses = pointers(constants, places, x, grad, grad_log_slope, *grads)
+    extension.transform_backward(networks(w1, b1, w2), x.shape[1], bound, *addresses, torch.get_num_threads())
     return grads
 
 
-@elf_backward_op.register_fake
-def _(
+def steepest(w1: Tensor, b1: Tensor, w2: Tensor, algorithm: str) -> tuple[Tensor, Tensor]:
+    """The Lipschitz constants by one of `ALGORITHMS`, and where the slope takes them."""
+    w1, b1, w2 = rows(w1), rows(b1), rows(w2)
+    constants, places = steepness(w1)
+    code = ALGORITHMS.index(algorithm)
+    if not extension.lipschitz(networks(w1, b1, w2), *pointers(constants, places), code, torch.get_num_threads()):
+        explain_not_finite(w1=w1, b1=b1, w2=w2)
+    return constants, places
+
+
+def transform(
+    given: Tensor,
+    w1: Tensor,
+    b1: Tensor,
+    w2: Tensor,
+    b2: Tensor,
+    bound: float,
+    result: Tensor,
+    log_slope: Tensor | None,
+    constants: Tensor,
+    places: Tensor,
+) -> None:
+    """Forward, or the inverse where there is no room for the log-slope."""
+    w1, b1, w2, given = rows(w1), rows(b1), rows(w2), given.contiguous()
+    addresses = pointers(given, result, log_slope, constants, places)
+    if not extension.transform(networks(w1, b1, w2, b2), given.shape[1], bound, *addresses, torch.get_num_threads()):
+        explain_not_finite(w1=w1, b1=b1, w2=w2, b2=b2)
+
+
+def networks(*parameters: Tensor) -> Any:
+    """What the extension is told of the networks: their sizes, and each parameter's address and distance of rows."""
+    w1 = parameters[0]
+    memory = [number for p in parameters for number in (p.data_ptr(), p.stride(0))]
+    return extension.Networks(w1.dtype == torch.float64, *w1.shape, *memory)
+
+
+def pointers(*tensors: Tensor | None) -> list[int]:
+    return [0 if t is None else t.data_ptr() for t in tensors]
+
+
+def rows(t: Tensor) -> Tensor:
+    return t if t.stride(1) == 1 or t.shape[1] == 1 else t.contiguous()
+
+
+def explain_not_finite(**parameters: Tensor) -> None:
+    require_finite(**parameters)
+    raise ValueError("w1 * w2 must be finite, got a product beyond the largest float64")
+
+
+# --- what the operators return, for tracing ----------------------------------------------------------------------------
+
+
+def steepness(w1: Tensor) -> tuple[Tensor, Tensor]:
+    return w1.new_empty(w1.shape[0], dtype=torch.float64), w1.new_empty(w1.shape[0], dtype=torch.int32)
+
+
+def lipschitz_shape(w1: Tensor, b1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
+    return steepness(w1)
+
+
+def lipschitz_backward_shape(
+    grad: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, places: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return w1.new_empty(w1.shape), w1.new_empty(w1.shape), w1.new_empty(w1.shape)
+
+
+def elf_shape(
+    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape), *steepness(w1)
+
+
+def elf_inverse_shape(
+    y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return y.new_empty(y.shape), *steepness(w1)
+
+
+def elf_backward_shape(
     grad: Tensor,
     grad_log_slope: Tensor | None,
     x: Tensor,
@@ -175,7 +171,19 @@ def _(
     constants: Tensor,
     places: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return like(*x.shape, of=x), *(like(*w1.shape, of=w1) for _ in range(3)), like(w1.shape[0], of=w1)
+    weights = [w1.new_empty(w1.shape) for _ in range(3)]
+    return x.new_empty(x.shape), weights[0], weights[1], weights[2], w1.new_empty(w1.shape[0])
+
+
+# --- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def lipschitz_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, output[1])
+
+
+def lipschitz_grad(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    return torch.ops.elflow.lipschitz_backward.default(grad, *ctx.saved_tensors)
 
 
 def elf_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -185,7 +193,8 @@ def elf_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 
 def elf_grad(ctx: Any, grad_y: Tensor, grad_log_slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     x, w1, b1, w2, constants, places = ctx.saved_tensors
-    return *elf_backward_op(grad_y, grad_log_slope, x, w1, b1, w2, ctx.bound, constants, places), None
+    backward = torch.ops.elflow.elf_backward.default
+    return *backward(grad_y, grad_log_slope, x, w1, b1, w2, ctx.bound, constants, places), None
 
 
 def elf_inverse_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -195,31 +204,48 @@ def elf_inverse_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, .
 
 def elf_inverse_grad(ctx: Any, grad_x: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     x, w1, b1, w2, constants, places = ctx.saved_tensors
-    return *elf_backward_op(grad_x, None, x, w1, b1, w2, ctx.bound, constants, places), None
+    backward = torch.ops.elflow.elf_backward.default
+    return *backward(grad_x, None, x, w1, b1, w2, ctx.bound, constants, places), None
 
 
-elf_op.register_autograd(elf_grad, setup_context=elf_setup)
-elf_inverse_op.register_autograd(elf_inverse_grad, setup_context=elf_inverse_setup)
+# `torch.library.custom_op` would say this more briefly, but costs 25 microseconds a call.
+SCHEMAS = {
+    "lipschitz": "(Tensor w1, Tensor b1, Tensor w2) -> (Tensor, Tensor)",
+    "lipschitz_backward": "(Tensor grad, Tensor w1, Tensor b1, Tensor w2, Tensor places) -> (Tensor, Tensor, Tensor)",
+    "elf": "(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2, float bound) -> (Tensor, Tensor, Tensor, Tensor)",
+    "elf_inverse": "(Tensor y, Tensor w1, Tensor b1, Tensor w2, Tensor b2, float bound) -> (Tensor, Tensor, Tensor)",
+    "elf_backward": "(Tensor grad, Tensor? grad_log_slope, Tensor x, Tensor w1, Tensor b1, Tensor w2, float bound, "
+    "Tensor constants, Tensor places) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+}
+for name, schema in SCHEMAS.items():
+    torch.library.define(f"elflow::{name}", schema)
+    torch.library.impl(f"elflow::{name}", "CPU", globals()[f"{name}_kernel"])
+    torch.library.register_fake(f"elflow::{name}", globals()[f"{name}_shape"])
+torch.library.register_autograd("elflow::lipschitz", lipschitz_grad, setup_context=lipschitz_setup)
+torch.library.register_autograd("elflow::elf", elf_grad, setup_context=elf_setup)
+torch.library.register_autograd("elflow::elf_inverse", elf_inverse_grad, setup_context=elf_inverse_setup)
 
 
 # --- the backend -------------------------------------------------------------------------------------------------------
 
 
 def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
-    return lipschitz_op(w1, b1, w2)[0].to(w1.dtype)
+    constants: Tensor = torch.ops.elflow.lipschitz.default(w1, b1, w2)[0]
+    return constants.to(w1.dtype)
 
 
 def elf(
     x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float, activation: PiecewiseQuadratic
 ) -> tuple[Tensor, Tensor]:
-    y, log_slope, _, _ = elf_op(x, w1, b1, w2, b2, bound)
+    y, log_slope, _, _ = torch.ops.elflow.elf.default(x, w1, b1, w2, b2, bound)
     return y, log_slope
 
 
 def elf_inverse(
     y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float, activation: PiecewiseQuadratic
 ) -> Tensor:
-    return elf_inverse_op(y, w1, b1, w2, b2, bound)[0]
+    x: Tensor = torch.ops.elflow.elf_inverse.default(y, w1, b1, w2, b2, bound)[0]
+    return x
 
 
 def refuses(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadratic) -> str | None:

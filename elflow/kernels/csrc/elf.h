@@ -55,14 +55,10 @@ struct Gradient {
   static constexpr std::int64_t doubles(std::int64_t units) { return 3 * round_up(units, lanes); }
 
   Gradient(const Network& net, double* memory)
-      : padded(net.padded), w1(memory), b1(memory + padded), w2(memory + 2 * padded) {
-    for (std::int64_t i = 0; i < 3 * padded; ++i) memory[i] = 0;
-  }
+      : padded(net.padded), w1(memory), b1(memory + padded), w2(memory + 2 * padded) {}
 
-  void add(const double* other, double other_b2, double other_s) {
-    for (std::int64_t i = 0; i < 3 * padded; ++i) w1[i] += other[i];
-    b2 += other_b2;
-    s += other_s;
+  void clear() {
+    for (std::int64_t i = 0; i < 3 * padded; i += lanes) store(w1 + i, vec{});
   }
 
   template <class T>
@@ -81,12 +77,12 @@ static inline double backward_point(const Network& net, double s, double x, cons
   const double missing = x != x ? x : 0;  // a NaN goes through, where minimum and maximum would swallow it
   for (std::int64_t i = 0; i < net.padded; i += lanes) {
     const vec w1 = load(net.w1 + i), w2 = load(net.w2 + i);
-    const vec u = w1 * x + load(net.b1 + i), q = ramp(u) + missing;
+    const vec u = w1 * x + load(net.b1 + i), n = on_ramp(u) + missing, q = 1.0 + n;
     const vec rising = ((u > -1.0) & (u < 0.0)) ? w1 * w2 : vec{};
     const vec into_u = grad_g * w2 * q + grad_slope * rising;
     store(grad.b1 + i, load(grad.b1 + i) + into_u);
     store(grad.w1 + i, load(grad.w1 + i) + into_u * x + grad_slope * w2 * q);
-    store(grad.w2 + i, load(grad.w2 + i) + grad_g * (q * q * 0.5 - 0.5 + max(u, vec{})) + grad_slope * w1 * q);
+    store(grad.w2 + i, load(grad.w2 + i) + grad_g * felu(u, n) + grad_slope * w1 * q);
   }
   grad.b2 += grad_y;
   grad.s += grad_y * at.g + grad_log_slope * at.slope / derivative;

@@ -37,8 +37,10 @@ std::int64_t scratch_doubles(std::int64_t units) {
 
 // --- Lipschitz constants -----------------------------------------------------------------------------------------------
 
-void put(const Steepness& out, std::int64_t n, const Network& net, Steepest steepest) {
-  out.lipschitz[n] = all_finite(net) ? steepest.lipschitz : __builtin_nan("");
+template <class T>
+void put(const Steepness& out, const Parameters& p, std::int64_t n, bool sound, Steepest steepest) {
+  const bool usable = sound && (!p.b2.data || finite(*row<T>(p.b2, n)));
+  out.lipschitz[n] = usable ? steepest.lipschitz : __builtin_nan("");
   out.where[n] = steepest.where;
 }
 
@@ -56,7 +58,8 @@ void sweep_all(const Parameters& p, Span networks, const Steepness& out, double*
     Proposal proposals[lanes];
     sweep.set(nets);
     sweep.propose(proposals);
-    for (int l = 0; l < filled; ++l) put(out, n + l, nets[l], decide<T>(nets[l], sweep, l, proposals[l]));
+    for (int l = 0; l < filled; ++l)
+      put<T>(out, p, n + l, sweep.sound(l) || all_finite(nets[l]), decide<T>(nets[l], sweep, l, proposals[l]));
   }
 }
 
@@ -65,7 +68,7 @@ void direct_all(const Parameters& p, Span networks, const Steepness& out, double
   Network net(p.units, scratch);
   for (std::int64_t n = networks.begin; n < networks.end; ++n) {
     read<T>(net, p, n);
-    put(out, n, net, direct<T>(net));
+    put<T>(out, p, n, all_finite(net), direct<T>(net));
   }
 }
 
@@ -84,6 +87,7 @@ void lipschitz_backward(const Backward& b, const double* grad_lipschitz, Span ne
   for (std::int64_t n = networks.begin; n < networks.end; ++n) {
     read<T>(net, b.parameters, n);
     Gradient grad(net, scratch + Network::doubles(units));
+    grad.clear();
     backward_lipschitz(net, b.where[n], grad_lipschitz[n], grad);
     grad.write(units, written<T>(b.grad_w1, n * units), written<T>(b.grad_b1, n * units),
                written<T>(b.grad_w2, n * units));
@@ -126,6 +130,7 @@ void backward_points(const Backward& b, std::int64_t n, Span points, double* par
   read<T>(net, b.parameters, n);
   const double s = normaliser(b.lipschitz[n], b.bound);
   Gradient grad(net, partial);
+  grad.clear();
   for (std::int64_t k = n * b.points + points.begin; k < n * b.points + points.end; ++k) {
     const double x = static_cast<const T*>(b.x)[k], given = static_cast<const T*>(b.grad_y)[k];
     const Value at = evaluate(net, x);
@@ -139,19 +144,18 @@ void backward_points(const Backward& b, std::int64_t n, Span points, double* par
       *written<T>(b.grad_x, k) = static_cast<T>(backward_point(net, s, x, at, given, grad_log_slope, grad));
     }
   }
-  partial[Gradient::doubles(net.units)] = grad.b2;
-  partial[Gradient::doubles(net.units) + 1] = grad.s;
+  partial[partial_doubles(net.units) - 2] = grad.b2;
+  partial[partial_doubles(net.units) - 1] = grad.s;
 }
 
 template <class T>
-void backward_network(const Backward& b, std::int64_t n, const double* partials, std::int64_t count, double* scratch) {
-  const std::int64_t units = b.parameters.units;
+void backward_network(const Backward& b, std::int64_t n, double* partials, std::int64_t count, double* scratch) {
+  const std::int64_t units = b.parameters.units, size = partial_doubles(units);
+  for (std::int64_t c = 1; c < count; ++c)
+    for (std::int64_t i = 0; i < size; ++i) partials[i] += partials[c * size + i];
   Network net(units, scratch);
-  Gradient grad(net, scratch + Network::doubles(units));
-  for (std::int64_t c = 0; c < count; ++c) {
-    const double* partial = partials + c * partial_doubles(units);
-    grad.add(partial, partial[Gradient::doubles(units)], partial[Gradient::doubles(units) + 1]);
-  }
+  Gradient grad(net, partials);
+  grad.b2 = partials[size - 2], grad.s = partials[size - 1];
   const double lipschitz = b.lipschitz[n];
   if (lipschitz > b.bound) {  // s = bound / lipschitz
     read<T>(net, b.parameters, n);

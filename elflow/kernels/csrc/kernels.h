@@ -54,16 +54,17 @@ struct Span {
 // Functions for one dtype on one instruction set. `scratch` is memory for one thread, aligned to 64 bytes.
 struct Kernels {
   std::int64_t (*scratch_doubles)(std::int64_t units);
-  // Writes NaN where a parameter of a network is not finite.
+  // Writes NaN for networks with a parameter that is not finite.
   void (*lipschitz)(const Parameters&, Algorithm, Span networks, Steepness, double* scratch);
   void (*lipschitz_backward)(const Backward&, const double* grad_lipschitz, Span networks, double* scratch);
   // Forward and inverse take the Lipschitz constants as given.
   void (*forward)(const Forward&, Span networks, Span points, double* scratch);
   void (*inverse)(const Forward&, Span networks, Span points, double* scratch);
-  // The gradients from a range of a network's points, as one row of `partial_doubles`; then the sum of such rows, in order.
+  // The gradients from a range of a network's points, as one row of `partial_doubles`; then the gradients
+  // of the network from such rows, added up in order into the first.
   std::int64_t (*partial_doubles)(std::int64_t units);
   void (*backward_points)(const Backward&, std::int64_t network, Span points, double* partial, double* scratch);
-  void (*backward_network)(const Backward&, std::int64_t network, const double* partials, std::int64_t count,
+  void (*backward_network)(const Backward&, std::int64_t network, double* partials, std::int64_t count,
                            double* scratch);
 };
 

@@ -25,9 +25,10 @@ constexpr double slack = sizeof(T) == 4 ? 1e-6 : 1e-14;
 // slope changes by no more than this times sum |a_i| (|b1_i| + 1).
 constexpr double placement = 8 * epsilon;
 
-// Breakpoints beyond this, and units so flat that 1 / w1 overflows, are left to direct evaluation.
-constexpr double farthest = 1e300;
-constexpr double beyond = 1e301;
+// Breakpoints beyond this are left to direct evaluation. Units that have none get one that is farther still.
+constexpr double farthest = 1e300, nowhere = 1e305;
+static inline bool is_place(double x) { return x < 2 * farthest; }
+static inline ivec is_place(vec x) { return x < 2 * farthest; }
 
 struct Proposal {
   double slope;     // the greatest found, to within error
@@ -45,14 +46,11 @@ struct Proposal {
 // g' on its way from left to right: each breakpoint brings a jump of g''.
 template <class Vec>
 struct Walk {
-  Vec x, slope, curvature{}, curvature_error{}, error{};
+  Vec x, slope, curvature{};
 
   void pass(Vec breakpoint, Vec jump) {
-    const Vec step = breakpoint - x;
-    slope += curvature * step;
-    error += curvature_error * step + abs(slope);
+    slope += curvature * (breakpoint - x);
     curvature += jump;
-    curvature_error += abs(curvature);
     x = breakpoint;
   }
 };
@@ -61,7 +59,9 @@ struct Walk {
 class Sweep {
   std::int64_t units_, rows_, number_mask_ = 15;
   vec *keys_, *jumps_;
-  vec left_{}, right_{}, scale_{}, reach_{}, unusual_{};
+  vec left_, right_;              // g' at the two ends
+  vec scale_, reach_, bend_;      // sum |a_i|, sum |a_i| (|b1_i| + 1), sum |a_i w1_i|
+  ivec usual_;                    // whether all breakpoints are within reach of a sweep
 
   static constexpr std::int64_t rows(std::int64_t units) { return round_up(2 * units, sort_block); }
   vec key(vec x, std::int64_t number) const { return (vec)(((ivec)x & ~number_mask_) | number); }
@@ -76,30 +76,51 @@ class Sweep {
   }
 
   void set(const Network* nets) {
-    left_ = right_ = scale_ = reach_ = unusual_ = vec{};
+    left_ = right_ = scale_ = reach_ = bend_ = vec{};
+    ivec all_near = usual_ = ~ivec{};
     for (std::int64_t i = 0; i < units_; ++i) {
       vec w1, b1, w2;
       for (int l = 0; l < lanes; ++l) w1[l] = nets[l].w1[i], b1[l] = nets[l].b1[i], w2[l] = nets[l].w2[i];
       const vec a = w1 * w2, jump = a * abs(w1), inverse = -1.0 / w1, top = b1 * inverse, foot = top + inverse;
-      const ivec usual = (abs(top) < farthest) & (abs(foot) < farthest);
-      left_ += w1 < 0.0 ? a : vec{};
-      right_ += w1 > 0.0 ? a : vec{};
+      left_ += min(w1, vec{}) * w2;
+      right_ += max(w1, vec{}) * w2;
       scale_ += abs(a);
       reach_ += abs(a) * (abs(b1) + 1.0);
-      unusual_ += (usual | (w1 == 0.0)) ? vec{} : splat(1.0);
-      keys_[i] = key(usual ? top : splat(beyond), i);
-      keys_[i + units_] = key(usual ? foot : splat(beyond), i + units_);
-      jumps_[i] = usual ? -jump : vec{};
-      jumps_[i + units_] = usual ? jump : vec{};
+      bend_ += abs(jump);
+      const ivec near = max(abs(top), abs(foot)) < farthest;
+      all_near &= near;
+      usual_ &= near | (w1 == 0.0);
+      keys_[i] = key(top, i);
+      keys_[i + units_] = key(foot, i + units_);
+      jumps_[i] = -jump;
+      jumps_[i + units_] = jump;
     }
-    for (std::int64_t k = 2 * units_; k < rows_; ++k) keys_[k] = key(splat(beyond), 0);
+    for (std::int64_t k = 2 * units_; k < rows_; ++k) keys_[k] = key(splat(nowhere), 0);
+    for (int l = 0; l < lanes; ++l)
+      if (!all_near[l]) {
+        set_aside();
+        break;
+      }
     sort_lanes(keys_, rows_);
   }
 
-  std::int64_t count() const { return 2 * units_; }
+  // Units without breakpoints, or with breakpoints too far off, go behind all others and bring no jump.
+  void set_aside() {
+    for (std::int64_t i = 0; i < units_; ++i) {
+      const ivec here = (abs(keys_[i]) < farthest) & (abs(keys_[i + units_]) < farthest);
+      for (std::int64_t k = i; k < 2 * units_; k += units_) {
+        keys_[k] = here ? keys_[k] : key(splat(nowhere), k);
+        jumps_[k] = here ? jumps_[k] : vec{};
+      }
+    }
+  }
+
+  // Whether all parameters of the network are known to be finite.
+  bool sound(int lane) const { return finite(reach_[lane]); }
   std::int64_t number(std::int64_t k, int lane) const {
     return reinterpret_cast<const std::int64_t*>(keys_ + k)[lane] & number_mask_;
   }
+  std::int64_t count() const { return 2 * units_; }
   double breakpoint(std::int64_t k, int lane) const { return keys_[k][lane]; }
   double jump(std::int64_t number, int lane) const { return jumps_[number][lane]; }
   double left(int lane) const { return left_[lane]; }
@@ -111,7 +132,7 @@ class Sweep {
       const vec x = keys_[k];
       vec jump;
       for (int l = 0; l < lanes; ++l) jump[l] = jumps_[number(k, l)][l];
-      walk.pass(x < beyond ? x : walk.x, jump);
+      walk.pass(is_place(x) ? x : walk.x, jump);
       const vec size = abs(walk.slope);
       where = size > best ? x : where;
       best = max(size, best);
@@ -119,12 +140,13 @@ class Sweep {
     const vec end = abs(right_);
     where = end > best ? key(vec{}, at_plus_infinity(units_)) : where;
     best = max(best, end);
-    const double moved = 0x1p-52 * static_cast<double>(number_mask_ + 1);
-    const vec error = walk.error * (2 * epsilon) + reach_ * (2 * moved + placement) +
-                      scale_ * (epsilon * static_cast<double>(units_)) + unusual_ * farthest;
+    // Rounding enters the sums of jumps and of slopes, once in each step; numbers in the lowest bits move breakpoints.
+    const double steps = 2 * static_cast<double>(units_) + 2, moved = 0x1p-52 * static_cast<double>(number_mask_ + 1);
+    const vec span = walk.x - keys_[0];
+    const vec error = (bend_ * span + scale_) * (steps * epsilon) + reach_ * (2 * moved + placement);
     for (int l = 0; l < lanes; ++l) {
       const std::int64_t number = ((ivec)where)[l] & number_mask_;
-      proposals[l] = {best[l], error[l], scale_[l], static_cast<std::int32_t>(number)};
+      proposals[l] = {best[l], usual_[l] ? error[l] : nowhere, scale_[l], static_cast<std::int32_t>(number)};
     }
   }
 };
@@ -160,7 +182,7 @@ static inline Steepest decide(const Network& net, const Sweep& sweep, int lane, 
   for (std::int64_t k = 0; k < sweep.count(); ++k) {
     const std::int64_t where = sweep.number(k, lane);
     const double x = sweep.breakpoint(k, lane);
-    if (!(x < beyond)) break;
+    if (!is_place(x)) break;
     walk.pass(x, sweep.jump(where, lane));
     if (abs(walk.slope) >= threshold) challenge<T>(net, where, champion);
   }

@@ -1,11 +1,10 @@
 // The Python module: tensors in, loops over networks out.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 
@@ -17,7 +16,6 @@ namespace nb = nanobind;
 namespace elflow {
 namespace {
 
-using Tensor = nb::ndarray<nb::device::cpu>;
 using Doubles = std::unique_ptr<double, decltype(&std::free)>;
 
 Doubles allocate(std::int64_t count) {
@@ -45,20 +43,35 @@ void choose(const std::string& name) {
   throw nb::value_error(("instruction set '" + name + "' is not one that this build and this machine have").c_str());
 }
 
-bool is_double(const Tensor& t) { return t.dtype() == nb::dtype<double>(); }
-const Kernels& kernels_for(const Tensor& t) { return is_double(t) ? chosen->float64 : chosen->float32; }
+// Tensors arrive as addresses: importing each of a dozen tensors would take longer than a small batch.
+using Address = std::uintptr_t;
 
-Rows rows(const Tensor& t) { return {t.data(), t.shape(0) == 1 ? 0 : t.stride(0)}; }
-
-Parameters parameters(const Tensor& w1, const Tensor& b1, const Tensor& w2) {
-  return {static_cast<std::int64_t>(w1.shape(1)), rows(w1), rows(b1), rows(w2), {}};
+template <class T>
+T* at(Address address) {
+  return reinterpret_cast<T*>(address);
 }
+
+struct Networks {
+  std::int64_t count;
+  Parameters parameters;
+  const Kernels& kernels;
+
+  Networks(bool is_double, std::int64_t count, std::int64_t units, Address w1, std::int64_t w1_row, Address b1,
+           std::int64_t b1_row, Address w2, std::int64_t w2_row, Address b2, std::int64_t b2_row)
+      : count(count),
+        parameters{units,
+                   {at<void>(w1), w1_row},
+                   {at<void>(b1), b1_row},
+                   {at<void>(w2), w2_row},
+                   {at<void>(b2), b2_row}},
+        kernels(is_double ? chosen->float64 : chosen->float32) {}
+};
 
 // A piece of work has about this many units, which is some ten microseconds.
 constexpr std::int64_t work_units = 2048;
 
 std::int64_t networks_per_task(std::int64_t units, std::int64_t points) {
-  return std::max<std::int64_t>(8, (work_units / (units * points) + 7) / 8 * 8);
+  return std::max<std::int64_t>(8, (work_units / (units * std::max<std::int64_t>(1, points)) + 7) / 8 * 8);
 }
 
 // How the points of one network are cut. It depends on their number alone, so that sums come out the same on any number of threads.
@@ -72,84 +85,72 @@ void for_tasks(std::int64_t count, std::int64_t size, std::int64_t scratch, int 
   });
 }
 
-void lipschitz(Tensor w1, Tensor b1, Tensor w2, Tensor out, Tensor where, int algorithm, int threads) {
-  const Kernels& k = kernels_for(w1);
-  const Parameters p = parameters(w1, b1, w2);
-  const Steepness steepness{static_cast<double*>(out.data()), static_cast<std::int32_t*>(where.data())};
-  nb::gil_scoped_release release;
-  for_tasks(w1.shape(0), networks_per_task(p.units, 1), k.scratch_doubles(p.units), threads,
-            [&](Span networks, double* scratch) {
-              k.lipschitz(p, static_cast<Algorithm>(algorithm), networks, steepness, scratch);
-            });
+bool all_finite(const double* constants, std::int64_t count) {
+  return std::all_of(constants, constants + count, [](double c) { return std::isfinite(c); });
 }
 
-void lipschitz_backward(Tensor grad, Tensor w1, Tensor b1, Tensor w2, Tensor where, Tensor grad_w1, Tensor grad_b1,
-                        Tensor grad_w2, int threads) {
-  const Kernels& k = kernels_for(w1);
+// Both this and `transform` tell whether all parameters were finite.
+bool lipschitz(const Networks& nets, Address constants, Address places, int algorithm, int threads) {
+  const Kernels& k = nets.kernels;
+  const std::int64_t units = nets.parameters.units, count = nets.count;
+  const Steepness steepness{at<double>(constants), at<std::int32_t>(places)};
+  for_tasks(count, networks_per_task(units, 1), k.scratch_doubles(units), threads, [&](Span networks, double* scratch) {
+    k.lipschitz(nets.parameters, static_cast<Algorithm>(algorithm), networks, steepness, scratch);
+  });
+  return all_finite(steepness.lipschitz, count);
+}
+
+void lipschitz_backward(const Networks& nets, Address places, Address grad, Address grad_w1, Address grad_b1, Address grad_w2,
+                        int threads) {
+  const Kernels& k = nets.kernels;
+  const std::int64_t units = nets.parameters.units, count = nets.count;
   Backward b{};
-  b.parameters = parameters(w1, b1, w2);
-  b.where = static_cast<const std::int32_t*>(where.data());
-  b.grad_w1 = grad_w1.data(), b.grad_b1 = grad_b1.data(), b.grad_w2 = grad_w2.data();
-  nb::gil_scoped_release release;
-  for_tasks(w1.shape(0), networks_per_task(b.parameters.units, 1), k.scratch_doubles(b.parameters.units), threads,
-            [&](Span networks, double* scratch) {
-              k.lipschitz_backward(b, static_cast<const double*>(grad.data()), networks, scratch);
-            });
+  b.parameters = nets.parameters;
+  b.where = at<std::int32_t>(places);
+  b.grad_w1 = at<void>(grad_w1), b.grad_b1 = at<void>(grad_b1), b.grad_w2 = at<void>(grad_w2);
+  for_tasks(count, networks_per_task(units, 1), k.scratch_doubles(units), threads, [&](Span networks, double* scratch) {
+    k.lipschitz_backward(b, at<double>(grad), networks, scratch);
+  });
 }
 
-// Forward, or the inverse where there is no tensor for the log-slope.
-void transform(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2, double bound, Tensor out, std::optional<Tensor> log_slope,
-               Tensor lipschitz, Tensor where, int threads) {
-  const Kernels& k = kernels_for(x);
+// Forward, or the inverse where there is no room for the log-slope.
+bool transform(const Networks& nets, std::int64_t points, double bound, Address given,
+               Address result, Address log_slope, Address constants, Address places, int threads) {
+  const Kernels& k = nets.kernels;
+  const std::int64_t units = nets.parameters.units, count = nets.count;
   const auto step = log_slope ? k.forward : k.inverse;
-  Forward f{parameters(w1, b1, w2),
-            {static_cast<double*>(lipschitz.data()), static_cast<std::int32_t*>(where.data())},
-            static_cast<std::int64_t>(x.shape(1)),
-            bound,
-            x.data(),
-            out.data(),
-            log_slope ? log_slope->data() : nullptr};
-  f.parameters.b2 = rows(b2);
-  const std::int64_t count = x.shape(0), units = f.parameters.units, scratch = k.scratch_doubles(units);
-  const std::int64_t size = points_per_task(f.points), cuts = (f.points + size - 1) / size;
-  nb::gil_scoped_release release;
-  for_tasks(count, networks_per_task(units, cuts > 1 ? 1 : f.points), scratch, threads, [&](Span networks, double* memory) {
+  const Forward f{nets.parameters,       {at<double>(constants), at<std::int32_t>(places)}, points, bound, at<void>(given),
+            at<void>(result), at<void>(log_slope)};
+  const std::int64_t scratch = k.scratch_doubles(units), size = points_per_task(points);
+  const std::int64_t cuts = (points + size - 1) / size;
+  for_tasks(count, networks_per_task(units, cuts > 1 ? 1 : points), scratch, threads, [&](Span networks, double* memory) {
     k.lipschitz(f.parameters, Algorithm::automatic, networks, f.steepness, memory);
-    if (cuts <= 1) step(f, networks, {0, f.points}, memory);
+    if (cuts <= 1) step(f, networks, {0, points}, memory);
   });
   if (cuts > 1)
     for_tasks(count * cuts, 1, scratch, threads, [&](Span task, double* memory) {
       const std::int64_t n = task.begin / cuts, first = task.begin % cuts * size;
-      step(f, {n, n + 1}, {first, std::min(first + size, f.points)}, memory);
+      step(f, {n, n + 1}, {first, std::min(first + size, points)}, memory);
     });
+  return all_finite(f.steepness.lipschitz, count);
 }
 
-void transform_backward(Tensor grad_y, std::optional<Tensor> grad_log_slope, Tensor x, Tensor w1, Tensor b1, Tensor w2,
-                        double bound, Tensor lipschitz, Tensor where, Tensor grad_x, Tensor grad_w1, Tensor grad_b1,
-                        Tensor grad_w2, Tensor grad_b2, int threads) {
-  const Kernels& k = kernels_for(x);
-  const Backward b{parameters(w1, b1, w2),
-                   static_cast<const double*>(lipschitz.data()),
-                   static_cast<const std::int32_t*>(where.data()),
-                   static_cast<std::int64_t>(x.shape(1)),
-                   bound,
-                   x.data(),
-                   grad_y.data(),
-                   grad_log_slope ? grad_log_slope->data() : nullptr,
-                   grad_x.data(),
-                   grad_w1.data(),
-                   grad_b1.data(),
-                   grad_w2.data(),
-                   grad_b2.data(),
-                   !grad_log_slope};
-  const std::int64_t count = x.shape(0), units = b.parameters.units, row = k.partial_doubles(units);
-  const std::int64_t scratch = k.scratch_doubles(units), size = points_per_task(b.points);
-  const std::int64_t cuts = std::max<std::int64_t>(1, (b.points + size - 1) / size);
-  nb::gil_scoped_release release;
+// Of the forward, or of the inverse where there is no gradient of the log-slope.
+void transform_backward(const Networks& nets, std::int64_t points, double bound, Address constants, Address places, Address x,
+                        Address grad, Address grad_log_slope, Address grad_x, Address grad_w1, Address grad_b1,
+                        Address grad_w2, Address grad_b2, int threads) {
+  const Kernels& k = nets.kernels;
+  const std::int64_t units = nets.parameters.units, count = nets.count;
+  const Backward b{nets.parameters,        at<double>(constants), at<std::int32_t>(places), points,
+                   bound,             at<void>(x),           at<void>(grad),           at<void>(grad_log_slope),
+                   at<void>(grad_x),  at<void>(grad_w1),     at<void>(grad_b1),        at<void>(grad_w2),
+                   at<void>(grad_b2), !grad_log_slope};
+  const std::int64_t row = k.partial_doubles(units), scratch = k.scratch_doubles(units);
+  const std::int64_t size = points_per_task(points), cuts = std::max<std::int64_t>(1, (points + size - 1) / size);
   if (cuts == 1) {
-    for_tasks(count, networks_per_task(units, b.points), scratch + row, threads, [&](Span networks, double* memory) {
+    for_tasks(count, networks_per_task(units, points), scratch + row, threads, [&](Span networks, double* memory) {
       for (std::int64_t n = networks.begin; n < networks.end; ++n) {
-        k.backward_points(b, n, {0, b.points}, memory + scratch, memory);
+        k.backward_points(b, n, {0, points}, memory + scratch, memory);
         k.backward_network(b, n, memory + scratch, 1, memory);
       }
     });
@@ -158,7 +159,8 @@ void transform_backward(Tensor grad_y, std::optional<Tensor> grad_log_slope, Ten
   const Doubles partials = allocate(count * cuts * row);
   for_tasks(count * cuts, 1, scratch, threads, [&](Span task, double* memory) {
     const std::int64_t first = task.begin % cuts * size;
-    k.backward_points(b, task.begin / cuts, {first, std::min(first + size, b.points)}, partials.get() + task.begin * row, memory);
+    k.backward_points(b, task.begin / cuts, {first, std::min(first + size, points)}, partials.get() + task.begin * row,
+                      memory);
   });
   for_tasks(count, 1, scratch, threads, [&](Span task, double* memory) {
     k.backward_network(b, task.begin, partials.get() + task.begin * cuts * row, cuts, memory);
@@ -171,12 +173,18 @@ void transform_backward(Tensor grad_y, std::optional<Tensor> grad_log_slope, Ten
 NB_MODULE(_native, m) {
   using namespace elflow;
   choose(available().front());
+  const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<Networks>(m, "Networks")
+      .def(nb::init<bool, std::int64_t, std::int64_t, Address, std::int64_t, Address, std::int64_t, Address,
+                    std::int64_t, Address, std::int64_t>(),
+           nb::arg("is_double"), nb::arg("count"), nb::arg("units"), nb::arg("w1"), nb::arg("w1_row"), nb::arg("b1"),
+           nb::arg("b1_row"), nb::arg("w2"), nb::arg("w2_row"), nb::arg("b2") = 0, nb::arg("b2_row") = 0);
   m.def("instruction_sets", &available);
   m.def("instruction_set", [] { return chosen->name; });
   m.def("choose_instruction_set", &choose);
   m.def("thread_pool", &thread_pool);
-  m.def("lipschitz", &lipschitz);
-  m.def("lipschitz_backward", &lipschitz_backward);
-  m.def("transform", &transform);
-  m.def("transform_backward", &transform_backward);
+  m.def("lipschitz", &lipschitz, unlocked);
+  m.def("lipschitz_backward", &lipschitz_backward, unlocked);
+  m.def("transform", &transform, unlocked);
+  m.def("transform_backward", &transform_backward, unlocked);
 }

@@ -44,16 +44,21 @@ struct Value {
   std::int64_t piece;
 };
 
-static inline vec ramp(vec u) { return min(max(u + 1.0, vec{}), splat(1.0)); }
+// u where it is on the ramp of FELU, else the end of the ramp that is nearer. With n for it,
+//   FELU'(u) = q = 1 + n   and   FELU(u) = n + n^2 / 2 + max(u, 0),
+// which is q^2 / 2 - 1/2 + max(u, 0) without the cancellation next to zero.
+static inline vec on_ramp(vec u) { return min(max(u, splat(-1.0)), vec{}); }
+static inline vec ramp(vec u) { return 1.0 + on_ramp(u); }
+static inline vec felu(vec u, vec n) { return n + n * n * 0.5 + max(u, vec{}); }
 
 // Minimum and maximum swallow NaN, so the rare infinite or missing x takes this slower road.
 static inline Value evaluate_anywhere(const Network& net, double x) {
   Value at{0, 0, 0, 0};
   for (std::int64_t i = 0; i < net.units; ++i) {
     const double u = net.w1[i] * x + net.b1[i];
-    const double q = u != u ? u : u <= -1 ? 0 : u >= 0 ? 1 : u + 1;
-    at.g += net.w2[i] * (q * q / 2 - 0.5 + (u != u ? u : u > 0 ? u : 0));
-    at.slope += net.w1[i] * net.w2[i] * q;
+    const double n = u <= -1 ? -1 : u >= 0 ? 0 : u;
+    at.g += net.w2[i] * (n + n * n / 2 + (u > 0 ? u : 0));
+    at.slope += net.w1[i] * net.w2[i] * (1 + n);
   }
   return at;
 }
@@ -64,10 +69,10 @@ static inline Value evaluate(const Network& net, double x) {
   ivec piece{};
   for (std::int64_t i = 0; i < net.padded; i += lanes) {
     const vec w1 = load(net.w1 + i), w2 = load(net.w2 + i), a = w1 * w2;
-    const vec u = w1 * x + load(net.b1 + i), q = ramp(u);
+    const vec u = w1 * x + load(net.b1 + i), n = on_ramp(u);
     const ivec above_foot = u > -1.0, above_top = u > 0.0;  // each 0 or -1
-    g += w2 * (q * q * 0.5 - 0.5 + max(u, vec{}));
-    slope += a * q;
+    g += w2 * felu(u, n);
+    slope += a * (1.0 + n);
     curvature += (above_foot & ~above_top) ? a * w1 : vec{};
     const ivec passed = above_foot + above_top;
     piece += w1 > 0.0 ? -passed : passed;

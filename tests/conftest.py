@@ -1,0 +1,35 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Generator
+
+from elflow import kernels
+from elflow.kernels import native
+
+assert native.extension is not None, "the suite tests the native kernel: install elflow where there is a C++ compiler"
+
+# Every way to compute: the reference, and the native kernel on each instruction set that this machine has.
+IMPLEMENTATIONS = ["reference", *(f"native-{isa}" for isa in native.extension.instruction_sets())]
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs a test once per implementation, which is in force meanwhile."""
+    name, _, isa = request.param.partition("-")
+    before = native.extension.instruction_set()
+    if isa:
+        native.extension.choose_instruction_set(isa)
+    with kernels.backend(name):
+        yield request.param
+    native.extension.choose_instruction_set(before)
+
+
+@pytest.fixture
+def generator() -> Generator:
+    return Generator().manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
