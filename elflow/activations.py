@@ -110,12 +110,16 @@ class PiecewiseQuadratic:
                 slope = slope + jump * ((u > p) | ((u == p) & from_right))
         return slope
 
-    def curvature(self, u: Tensor) -> Tensor:
-        """The second derivative at each element of `u`, zero at the breakpoints."""
-        curvature = torch.zeros_like(u)
-        for c2, left, right in self._curved():
-            curvature = curvature + 2 * c2 * ((u > left) & (u < right))
-        return curvature
+    def piece(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The coefficients of the piece that each element of `u` lies on.
+
+        Example:
+            >>> FELU.piece(torch.tensor([-2.0, -0.5, 1.0]))
+            (tensor([-0.5000,  0.0000,  0.0000]), tensor([0., 1., 1.]), tensor([0.0000, 0.5000, 0.0000]))
+        """
+        index = torch.bucketize(u, u.new_tensor(self.breakpoints))
+        c0, c1, c2 = u.new_tensor(self.pieces).T[:, index]
+        return c0, c1, c2
 
     def _curved(self) -> list[tuple[float, float, float]]:
         """The pieces between the ends: half the curvature, where it begins and where it ends."""

@@ -105,6 +105,11 @@ def networks(kind: str, count: int, units: int, dtype: torch.dtype, generator: G
     return w1, b1, w2
 
 
+def _smallest(dtype: torch.dtype) -> float:
+    """Slopes below this may underflow on the way: they are as good as zero."""
+    return torch.finfo(dtype).tiny / torch.finfo(dtype).eps
+
+
 def lipschitz_error(found: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
     """How far constants `(N,)` are from direct evaluation at every breakpoint.
 
@@ -122,14 +127,14 @@ def lipschitz_error(found: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor
                 q = np.clip(a1 * x[:, None] + c1 + 1, 0, 1)
                 q[:, j] = 1 - off
                 slope = abs((slopes * q).sum(-1))
-                truth = np.where(np.isfinite(x.astype(np.float64)), np.fmax(truth, slope), truth)
-    scale = np.maximum(truth, 1e-3 * abs(slopes).sum(-1)).clip(torch.finfo(w1.dtype).tiny)
+                truth = np.where(np.isfinite(x), np.fmax(truth, slope), truth)
+    scale = np.maximum(truth, 1e-3 * abs(slopes).sum(-1)).clip(_smallest(w1.dtype))
     return torch.from_numpy((abs(found.numpy() - truth) / scale).astype(np.float64))
 
 
 def overtaken(found: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, generator: Generator, points: int = 64) -> Tensor:
     """By how much a slope found by dense search exceeds the constants `(N,)`, relative as in :func:`lipschitz_error`."""
-    tiny = torch.finfo(w1.dtype).tiny
+    smallest = _smallest(w1.dtype)
     w1, b1, w2, found = w1.double(), b1.double(), w2.double(), found.double()
     shape = (len(w1), points)
     unit = torch.randint(w1.shape[1], shape, generator=generator)
@@ -138,7 +143,7 @@ def overtaken(found: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, generator: Gene
     x = torch.where(x.isfinite(), x, torch.randn(shape, generator=generator, dtype=torch.float64))
     q = (w1[:, None] * x[..., None] + b1[:, None] + 1).clamp(0, 1)
     steepest = ((w1 * w2)[:, None] * q).sum(-1).abs().amax(-1)
-    scale = torch.maximum(found, 1e-3 * (w1 * w2).abs().sum(-1)).clamp(min=tiny)
+    scale = torch.maximum(found, 1e-3 * (w1 * w2).abs().sum(-1)).clamp(min=smallest)
     return (steepest - found) / scale
 
 

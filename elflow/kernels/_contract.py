@@ -51,8 +51,11 @@ class Backend:
 
 
 def require_finite(**parameters: Tensor) -> None:
-    """Raises the error for the first parameter that is not finite."""
+    """Raises the error for the first parameter, or product of w1 and w2, that is not finite."""
     for name, value in parameters.items():
         wrong = int((~value.isfinite()).sum())
         if wrong:
             raise ValueError(f"{name} must be finite, got {wrong} of {value.numel()} values that are NaN or infinite")
+    # Beyond the largest float64 there is nothing left to normalise.
+    if not (parameters["w1"].double() * parameters["w2"].double()).abs().sum(-1).isfinite().all():
+        raise ValueError("w1 * w2 must be finite, got a product beyond the largest float64")

@@ -88,7 +88,7 @@ def steepest(w1: Tensor, b1: Tensor, w2: Tensor, algorithm: str) -> tuple[Tensor
     constants, places = steepness(w1)
     code = ALGORITHMS.index(algorithm)
     if not extension.lipschitz(networks(w1, b1, w2), *pointers(constants, places), code, torch.get_num_threads()):
-        explain_not_finite(w1=w1, b1=b1, w2=w2)
+        require_finite(w1=w1, b1=b1, w2=w2)
     return constants, places
 
 
@@ -108,7 +108,7 @@ def transform(
     w1, b1, w2, given = rows(w1), rows(b1), rows(w2), given.contiguous()
     addresses = pointers(given, result, log_slope, constants, places)
     if not extension.transform(networks(w1, b1, w2, b2), given.shape[1], bound, *addresses, torch.get_num_threads()):
-        explain_not_finite(w1=w1, b1=b1, w2=w2, b2=b2)
+        require_finite(w1=w1, b1=b1, w2=w2, b2=b2)
 
 
 def networks(*parameters: Tensor) -> Any:
@@ -124,11 +124,6 @@ def pointers(*tensors: Tensor | None) -> list[int]:
 
 def rows(t: Tensor) -> Tensor:
     return t if t.stride(1) == 1 or t.shape[1] == 1 else t.contiguous()
-
-
-def explain_not_finite(**parameters: Tensor) -> None:
-    require_finite(**parameters)
-    raise ValueError("w1 * w2 must be finite, got a product beyond the largest float64")
 
 
 # --- what the operators return, for tracing ----------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def steepest(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic)
 
 
 def slope_at(places: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
-    """g' at places `(N, P)`; zero at breakpoints that are not finite."""
+    """g' at places `(N, P)`; zero at those that units with w1 = 0 do not have."""
     points = torch.tensor(activation.breakpoints, dtype=w1.dtype, device=w1.device)
     units, kinks = w1.shape[-1], len(points)
     sides = 1 if activation.smooth else 2
@@ -98,11 +98,11 @@ def slope_at(places: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, activation: Pie
     owner_w1, owner_b1 = w1.gather(-1, unit), b1.gather(-1, unit)
     has_place = (owner_w1 != 0) & (end < 0)
     x = (points[kink] - owner_b1) / torch.where(has_place, owner_w1, 1)
-    has_place = has_place & x.isfinite()
-    x = torch.where(has_place, x, 0)
+    representable = x.isfinite()
+    x = torch.where(has_place, x.nan_to_num(), 0)
 
     # Its owner stands exactly at the breakpoint, whatever rounding makes of w1 x + b1.
-    owner = unit[..., None] == torch.arange(units, device=w1.device)
+    owner = (unit[..., None] == torch.arange(units, device=w1.device)) & representable[..., None]
     u = torch.where(owner, points[kink][..., None], w1[:, None] * x[..., None] + b1[:, None])
     if not activation.smooth:
         # Units that share the breakpoint jump with its owner, not a rounding error before or after it.
@@ -131,15 +131,18 @@ def solve(
     right = torch.where(above, corners[:, None], torch.inf).amin(-1)
 
     # Expanding at a point of the piece near the answer, not at its end, keeps distant breakpoints out of the arithmetic.
+    # Which piece each unit is on there is read off inside, where rounding cannot put it on the piece next door.
     anchor = y.clamp(left, right)
-    height, slope = transform(anchor, s, w1, b1, w2, b2, activation)
-    middle = torch.where(right - left < torch.inf, (left + right) / 2, 0)
-    u = w1[:, None] * middle[..., None] + b1[:, None]
-    bend = s[:, None] * ((w1 * w1 * w2)[:, None] * activation.curvature(u)).sum(-1)
-    bend = torch.where(right - left < torch.inf, bend, 0)  # the ends of the line are straight
+    height = transform(anchor, s, w1, b1, w2, b2, activation)[0]
+    inside = torch.where(left.isfinite(), left + left.abs() + 1, torch.where(right.isfinite(), right - right.abs() - 1, 0))
+    inside = torch.where(right - left < torch.inf, left / 2 + right / 2, inside)
+    _, c1, c2 = activation.piece(w1[:, None] * inside[..., None] + b1[:, None])
+    u = w1[:, None] * anchor[..., None] + b1[:, None]
+    slope = 1 + s[:, None] * ((w1 * w2)[:, None] * (c1 + 2 * c2 * u)).sum(-1)
+    bend = s[:, None] * ((w1 * w1 * w2)[:, None] * 2 * c2).sum(-1)
     rise = y - height
-    root = ((1 + slope).square() + 2 * bend * rise).clamp(min=0).sqrt()
-    return (anchor + 2 * rise / (1 + slope + root)).clamp(left, right)
+    root = (slope.square() + 2 * bend * rise).clamp(min=0).sqrt()
+    return (anchor + 2 * rise / (slope + root)).clamp(left, right)
 
 
 def in_slices(search: Callable[..., Tensor], work: int, *tensors: Tensor, activation: PiecewiseQuadratic) -> Tensor:

@@ -161,7 +161,7 @@ static inline double evaluated_slope(const Network& net, std::int64_t where) {
 
 template <class T>
 static inline void challenge(const Network& net, std::int64_t where, Steepest& champion) {
-  if (where < 2 * net.units && !finite(net.breakpoint(where))) return;
+  if (!net.exists(where)) return;
   const double slope = evaluated_slope<T>(net, where);
   if (slope > champion.lipschitz) champion = {slope, static_cast<std::int32_t>(where)};
 }

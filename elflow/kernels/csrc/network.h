@@ -35,7 +35,13 @@ struct Network {
 
   std::int64_t owner(std::int64_t where) const { return where < units ? where : where - units; }
   int off(std::int64_t where) const { return where >= units; }
-  double breakpoint(std::int64_t where) const { return -(off(where) + b1[owner(where)]) / w1[owner(where)]; }
+  // Units with w1 = 0 have no breakpoints, and those of the flattest others lie beyond the largest double.
+  bool exists(std::int64_t where) const { return where >= 2 * units || w1[owner(where)] != 0; }
+  double breakpoint(std::int64_t where) const {
+    constexpr double largest = __DBL_MAX__;
+    const double x = -(off(where) + b1[owner(where)]) / w1[owner(where)];
+    return x > largest ? largest : x < -largest ? -largest : x;
+  }
 };
 
 // g, g' and g'' at a point, and the number of breakpoints to its left, which tells the quadratic piece it lies on.
