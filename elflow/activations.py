@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -87,7 +88,7 @@ class PiecewiseQuadratic:
             value = value + self.left_slope * (u - points[0]).clamp(max=0)
         if self.right_slope:
             value = value + self.right_slope * (u - points[-1]).clamp(min=0)
-        for k, (left, right) in enumerate(zip(points, points[1:], strict=False), start=1):
+        for k, (left, right) in enumerate(pairwise(points), start=1):
             near = right if k <= home else left
             t = (u - near).clamp(left - near, right - near)
             value = value + (_slope(pieces[k], near) + pieces[k][2] * t) * t
@@ -138,7 +139,7 @@ def _slope(piece: Sequence[float], u: float) -> float:
 def _check(points: tuple[float, ...], pieces: tuple[tuple[float, ...], ...]) -> None:
     if not points:
         raise ValueError("breakpoints must hold at least one point, got none")
-    if not all(math.isfinite(p) for p in points) or any(a >= b for a, b in zip(points, points[1:], strict=False)):
+    if not all(math.isfinite(p) for p in points) or any(a >= b for a, b in pairwise(points)):
         raise ValueError(f"breakpoints must be finite and increasing, got {points}")
     if len(pieces) != len(points) + 1:
         raise ValueError(f"pieces must be one more than the {len(points)} breakpoints, got {len(pieces)}")
@@ -166,7 +167,5 @@ FELU = PiecewiseQuadratic((-1, 0), ((-0.5, 0, 0), (0, 1, 0.5), (0, 1, 0)), name=
 RELU = PiecewiseQuadratic((0,), ((0, 0, 0), (0, 1, 0)), name="RELU")
 """Two linear pieces. The slope of a network of these jumps."""
 
-QELU = PiecewiseQuadratic(
-    (-3, -1, 0), ((-1, 0, 0), (-0.25, 0.5, 1 / 12), (0, 1, 1 / 3), (0, 1, 0)), name="QELU"
-)
+QELU = PiecewiseQuadratic((-3, -1, 0), ((-1, 0, 0), (-0.25, 0.5, 1 / 12), (0, 1, 1 / 3), (0, 1, 0)), name="QELU")
 """Four smooth pieces that follow ELU more closely than FELU does, down to its limit of -1."""

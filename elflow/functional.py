@@ -1,17 +1,17 @@
-"""The one-dimensional exact-Lipschitz network as differentiable functions.
+r"""The one-dimensional exact-Lipschitz network as differentiable functions.
 
-A network is :math:`g(x) = b_2 + \\sum_i w_{2,i} \\, \\mathrm{FELU}(w_{1,i} x + b_{1,i})`. The last dimension of `w1`, `b1` and
-`w2` counts its units; all dimensions before it, and all those of `x` and `b2`, are batch dimensions that broadcast.
-A network that many points share, such as parameters `(H,)` for points `(N,)`, is normalised once, not once per point.
+A network is :math:`g(x) = b_2 + \sum_i w_{2,i} \, \mathrm{FELU}(w_{1,i} x + b_{1,i})`. The last dimension of `w1`, `b1`
+and `w2` counts its units; all dimensions before it, and all those of `x` and `b2`, are batch dimensions that
+broadcast. A network that many points share, such as parameters `(H,)` for points `(N,)`, is normalised once, not once
+per point.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 
-import torch
 from torch import Tensor
 
 from elflow import kernels
@@ -57,9 +57,9 @@ def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic
     _check_activation(activation)
     _check_tensors(w1=w1, b1=b1, w2=w2)
     batch = _network_batch({"w1": w1, "b1": b1, "w2": w2})
-    flat = [_flat_parameter(w, batch) for w in (w1, b1, w2)]
+    w1, b1, w2 = (_flat_parameter(w, batch) for w in (w1, b1, w2))
     chosen = kernels.select(w1.dtype, w1.device, activation)
-    return chosen.lipschitz(*flat, activation).reshape(batch)
+    return chosen.lipschitz(w1, b1, w2, activation).reshape(batch)
 
 
 def elf(
@@ -165,11 +165,8 @@ class _Points:
         own = tuple(d for d, n in enumerate(padded) if n != 1)
         shared = tuple(d for d, n in enumerate(padded) if n == 1)
         order = own + shared
-        points = math.prod(shape[d] for d in shared)
-        flat = _expand(x, shape)
-        if order != tuple(range(len(shape))):
-            flat = flat.permute(order)
-        flat = flat.reshape(math.prod(networks), points)
+        flat = _permute(_expand(x, shape), order)
+        flat = flat.reshape(_product(networks), _product([shape[d] for d in shared]))
         weights = [_flat_parameter(w, networks) for w in (w1, b1, w2)]
         shift = _expand(b2, networks).reshape(-1)
         return cls(flat, (weights[0], weights[1], weights[2], shift), shape, order)
@@ -177,16 +174,27 @@ class _Points:
     def restore(self, flat: Tensor) -> Tensor:
         """Back to the shape that the arguments broadcast to."""
         ordered = flat.reshape([self.shape[d] for d in self.order])
-        back = sorted(range(len(self.order)), key=self.order.__getitem__)
-        return ordered if back == list(range(len(back))) else ordered.permute(back)
+        return _permute(ordered, tuple([self.order.index(d) for d in range(len(self.order))]))
 
 
 def _flat_parameter(w: Tensor, batch: tuple[int, ...]) -> Tensor:
-    return _expand(w, (*batch, w.shape[-1])).reshape(math.prod(batch), w.shape[-1])
+    return _expand(w, (*batch, w.shape[-1])).reshape(_product(batch), w.shape[-1])
 
 
 def _expand(t: Tensor, shape: tuple[int, ...]) -> Tensor:
     return t if t.shape == shape else t.expand(shape)
+
+
+def _permute(t: Tensor, order: tuple[int, ...]) -> Tensor:
+    return t if order == tuple(range(t.ndim)) else t.permute(order)
+
+
+def _product(sizes: Sequence[int]) -> int:
+    """As `math.prod`, which torch.compile does not follow."""
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
 
 
 def _network_batch(weights: dict[str, Tensor], **shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -206,8 +214,7 @@ def _network_batch(weights: dict[str, Tensor], **shapes: tuple[int, ...]) -> tup
 
 def _broadcast(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
     """As `torch.broadcast_shapes`, which is slow, with names in its error."""
-    common = max(shapes.values(), key=len)
-    result = list(common)
+    result = [1] * max([len(shape) for shape in shapes.values()])
     for shape in shapes.values():
         for d in range(-len(shape), 0):
             if result[d] == 1:

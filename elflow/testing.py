@@ -13,6 +13,7 @@ Whoever writes a backend can run the same checks on it as the test suite:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,24 +24,25 @@ import elflow
 __all__ = ["KINDS", "inverse_error", "lipschitz_error", "networks", "overtaken"]
 
 Weights = tuple[Tensor, Tensor, Tensor]
+Array = np.ndarray[Any, Any]
 
 
-def _ordinary(size: tuple[int, int], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def _ordinary(size: tuple[int, int], rng: np.random.Generator) -> tuple[Array, ...]:
     w1 = rng.uniform(0.5, 2.5, size) * rng.choice([-1, 1], size)
     return w1, -w1 * rng.uniform(-3, 3, size), rng.normal(size=size) / np.sqrt(size[1])
 
 
-def _wide(size: tuple[int, int], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    def some() -> np.ndarray:
-        return 10 ** rng.uniform(-3, 3, size) * rng.choice([-1, 1], size)
+def _wide(size: tuple[int, int], rng: np.random.Generator) -> tuple[Array, ...]:
+    def some() -> Array:
+        return np.power(10.0, rng.uniform(-3, 3, size)) * rng.choice([-1, 1], size)
 
     return some(), some(), some()
 
 
-def _with_w1(choices: list[float]) -> Callable[..., tuple[np.ndarray, ...]]:
+def _with_w1(choices: list[float]) -> Callable[..., tuple[Array, ...]]:
     """Ordinary networks in which about a third of the first weights are replaced."""
 
-    def make(size: tuple[int, int], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    def make(size: tuple[int, int], rng: np.random.Generator) -> tuple[Array, ...]:
         w1, b1, w2 = _ordinary(size, rng)
         replaced = rng.choice(choices, size) * rng.choice([-1, 1], size)
         return np.where(rng.random(size) < 0.3, replaced, w1), b1, w2
@@ -48,7 +50,7 @@ def _with_w1(choices: list[float]) -> Callable[..., tuple[np.ndarray, ...]]:
     return make
 
 
-def _equal(size: tuple[int, int], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def _equal(size: tuple[int, int], rng: np.random.Generator) -> tuple[Array, ...]:
     """Units that share breakpoints: copies, and mirror images that begin where others end."""
     w1, b1, w2 = _ordinary(size, rng)
     w1 = np.round(w1[:, :1] * 4) / 4 * rng.choice([-1, 1, 2], size)
@@ -56,12 +58,12 @@ def _equal(size: tuple[int, int], rng: np.random.Generator) -> tuple[np.ndarray,
     return w1, b1, w2
 
 
-def _one_sided(size: tuple[int, int], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def _one_sided(size: tuple[int, int], rng: np.random.Generator) -> tuple[Array, ...]:
     w1, b1, w2 = _ordinary(size, rng)
     return abs(w1), -abs(b1) - 1, abs(w2)
 
 
-def _cancelling(size: tuple[int, int], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def _cancelling(size: tuple[int, int], rng: np.random.Generator) -> tuple[Array, ...]:
     """Pairs of units that are nearly opposite, so that their slopes nearly cancel."""
     w1, b1, w2 = _ordinary(size, rng)
     half = size[1] // 2
@@ -70,19 +72,19 @@ def _cancelling(size: tuple[int, int], rng: np.random.Generator) -> tuple[np.nda
     return w1 + 1e-3 * rng.normal(size=size), b1, w2 * 30
 
 
-def _scaled(size: tuple[int, int], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def _scaled(size: tuple[int, int], rng: np.random.Generator) -> tuple[Array, ...]:
     """Ordinary slopes, of ramps as wide as 1e20 or as narrow as 1e-20 beside ordinary ones."""
     w1, b1, w2 = _ordinary(size, rng)
     scale = rng.choice([1e-20, 1, 1, 1e20], size)
     return w1 * scale, b1 * scale, w2 / scale
 
 
-def _zero(size: tuple[int, int], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def _zero(size: tuple[int, int], rng: np.random.Generator) -> tuple[Array, ...]:
     w1, b1, w2 = _ordinary(size, rng)
     return w1 * rng.choice([0, 1], (size[0], 1)), b1, w2 * rng.choice([0, 1], (size[0], 1))
 
 
-KINDS: dict[str, Callable[[tuple[int, int], np.random.Generator], tuple[np.ndarray, ...]]] = {
+KINDS: dict[str, Callable[[tuple[int, int], np.random.Generator], tuple[Array, ...]]] = {
     "ordinary": _ordinary,
     "wide": _wide,
     "flat": _with_w1([0.0]),
@@ -113,10 +115,10 @@ def _smallest(dtype: torch.dtype) -> float:
 def lipschitz_error(found: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
     """How far constants `(N,)` are from direct evaluation at every breakpoint.
 
-    Relative to the constant, or to a thousandth of :math:`\\sum_i |w_{1,i} w_{2,i}|` where slopes cancel. Arithmetic is in
-    float64 for float32 networks and in numpy's `longdouble` for float64 ones.
+    Relative to the constant, or to a thousandth of the sum of abs(w1 w2) where slopes cancel. Arithmetic is in float64
+    for float32 networks and in numpy's `longdouble` for float64 ones.
     """
-    real = np.float64 if w1.dtype == torch.float32 else np.longdouble
+    real: Any = np.float64 if w1.dtype == torch.float32 else np.longdouble
     a1, c1, a2 = (w.numpy().astype(real) for w in (w1, b1, w2))
     slopes = a1 * a2
     truth = np.maximum(abs((slopes * (a1 > 0)).sum(-1)), abs((slopes * (a1 < 0)).sum(-1)))
@@ -133,7 +135,7 @@ def lipschitz_error(found: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor
 
 
 def overtaken(found: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, generator: Generator, points: int = 64) -> Tensor:
-    """By how much a slope found by dense search exceeds the constants `(N,)`, relative as in :func:`lipschitz_error`."""
+    """By how much slopes found by dense search exceed the constants `(N,)`, relative as in :func:`lipschitz_error`."""
     smallest = _smallest(w1.dtype)
     w1, b1, w2, found = w1.double(), b1.double(), w2.double(), found.double()
     shape = (len(w1), points)
@@ -148,7 +150,7 @@ def overtaken(found: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, generator: Gene
 
 
 def inverse_error(y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float) -> Tensor:
-    """:math:`|f(f^{-1}(y)) - y|` relative to the largest of 1, \\|y\\| and \\|x\\|; NaN where the inverse is not finite."""
+    """How far elf(elf_inverse(y)) is from y, relative to the largest of 1, abs(y), abs(x); NaN where x is not finite."""
     x = elflow.functional.elf_inverse(y, w1, b1, w2, b2, bound)
     back, _ = elflow.functional.elf(x, w1, b1, w2, b2, bound)
     size = torch.stack([torch.ones_like(y), y.abs(), x.abs()]).amax(0)

@@ -133,9 +133,17 @@ def test_large_float32_networks_do_not_overflow(implementation):
 WRONG = {
     "x is a list": ({"x": [1.0]}, TypeError, "x must be a torch.Tensor, got list"),
     "integers": ({"w1": torch.ones(5, dtype=torch.long)}, TypeError, "w1 must be a tensor of floats, got torch.int64"),
-    "mixed dtypes": ({"b1": torch.ones(5, dtype=torch.float64)}, TypeError, "b1 must have the dtype of x, torch.float32"),
+    "mixed dtypes": (
+        {"b1": torch.ones(5, dtype=torch.float64)},
+        TypeError,
+        "b1 must have the dtype of x, torch.float32",
+    ),
     "mixed devices": ({"w2": torch.ones(5, device="meta")}, ValueError, "w2 must be on the device of x, cpu, got meta"),
-    "units differ": ({"w2": torch.ones(6)}, ValueError, r"w2 must have as many units as w1, 5, got 6 in the shape \(6,\)"),
+    "units differ": (
+        {"w2": torch.ones(6)},
+        ValueError,
+        r"w2 must have as many units as w1, 5, got 6 in the shape \(6,\)",
+    ),
     "no units": ({"w1": torch.ones(0)}, ValueError, r"w1 must have the shape \(..., units\) with at least one unit"),
     "a scalar weight": ({"b1": torch.ones(())}, ValueError, r"b1 must have the shape \(..., units\)"),
     "batches differ": ({"w1": torch.ones(3, 5), "b1": torch.ones(2, 5)}, ValueError, r"w1 \(3,\), b1 \(2,\)"),
@@ -145,7 +153,11 @@ WRONG = {
     "bound is NaN": ({"bound": math.nan}, ValueError, r"bound must be in \(0, 1\), got nan"),
     "bound is text": ({"bound": "0.9"}, TypeError, r"bound must be a number in \(0, 1\), got str"),
     "bound is true": ({"bound": True}, TypeError, r"bound must be a number in \(0, 1\), got bool"),
-    "activation": ({"activation": torch.relu}, TypeError, "activation must be an elflow.activations.PiecewiseQuadratic"),
+    "activation": (
+        {"activation": torch.relu},
+        TypeError,
+        "activation must be an elflow.activations.PiecewiseQuadratic",
+    ),
 }
 
 
@@ -161,7 +173,10 @@ def test_errors_name_the_argument(implementation, network, case):
 
 
 def test_backend_is_chosen_and_restored(network):
-    with pytest.raises(ValueError, match="backend must be one of .*'auto', 'native', 'reference'.*got 'cuda'"), kernels.backend("cuda"):
+    with (
+        pytest.raises(ValueError, match=r"backend must be one of .*'auto', 'native', 'reference'.*got 'cuda'"),
+        kernels.backend("cuda"),
+    ):
         pass
     with kernels.backend("reference"):
         assert kernels.select(torch.float32, torch.device("cpu"), FELU).name == "reference"

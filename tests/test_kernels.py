@@ -82,7 +82,11 @@ def test_implementations_agree(implementation, dtype, generator):
             x = torch.randn(60, dtype=dtype, generator=generator).requires_grad_()
             leaves = [x, *weights, shift]
             wide = [t.detach().double().requires_grad_() for t in leaves]
-            for function in (functional.elf, functional.elf_inverse, lambda x, w1, b1, w2, b2: functional.lipschitz(w1, b1, w2)):
+            for function in (
+                functional.elf,
+                functional.elf_inverse,
+                lambda x, w1, b1, w2, b2: functional.lipschitz(w1, b1, w2),
+            ):
                 used = leaves if function is functional.elf or function is functional.elf_inverse else leaves[1:4]
                 used_wide = wide if used is leaves else wide[1:4]
                 found = _values_and_gradients(function(*leaves), used)
@@ -144,7 +148,9 @@ def test_every_activation(activation, kind, generator):
     corners = ((points[:, None] - b1[:, None]) / w1[:, None]).flatten(1)
     around = torch.cat([corners * (1 - 1e-9), corners, corners * (1 + 1e-9), torch.randn(30, 200)], 1)
     around = torch.where(around.isfinite(), around, 0)
-    slopes = ((w1 * w2)[:, None] * activation.slope(w1[:, None] * around[..., None] + b1[:, None])).sum(-1).abs().amax(-1)
+    slopes = (
+        ((w1 * w2)[:, None] * activation.slope(w1[:, None] * around[..., None] + b1[:, None])).sum(-1).abs().amax(-1)
+    )
     scale = torch.maximum(found, 1e-3 * (w1 * w2).abs().sum(-1))
     assert (slopes <= found + 1e-12 * scale).all()
     if kind in ("ordinary", "one-sided", "equal"):
@@ -168,7 +174,7 @@ def test_other_dtypes_and_double_backward(generator):
     """Half precision goes through the reference; second derivatives are refused, not wrong."""
     weights = [w.bfloat16() for w in testing.networks("ordinary", 4, 5, torch.float32, generator)]
     assert functional.lipschitz(*weights).dtype == torch.bfloat16
-    with kernels.backend("native"), pytest.raises(ValueError, match="float32 and float64, not torch.bfloat16"):
+    with kernels.backend("native"), pytest.raises(ValueError, match=r"float32 and float64, not torch.bfloat16"):
         functional.lipschitz(*weights)
 
     w1, b1, w2 = (w.float().requires_grad_() for w in weights)

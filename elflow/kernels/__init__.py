@@ -8,11 +8,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 import torch
 
-from elflow.activations import PiecewiseQuadratic
+from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.kernels import native, reference
 from elflow.kernels._contract import Backend
 
@@ -21,12 +20,13 @@ __all__ = ["Backend", "available", "backend", "select"]
 BACKENDS = {b.name: b for b in (native.BACKEND, reference.BACKEND)}
 """The fastest first; the last one takes everything."""
 
-forced: ContextVar[str] = ContextVar("elflow_backend", default="auto")
+# A plain global, because torch.compile guards on it but cannot follow a ContextVar.
+_forced = "auto"
 
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
-    """Forces a backend inside a `with` block, for the current thread or task.
+    """Forces a backend inside a `with` block, in the whole process.
 
     Arguments:
         name: `"auto"`, or the name of a backend: `"native"` (C++, CPUs, FELU) or `"reference"` (plain torch).
@@ -40,11 +40,12 @@ def backend(name: str) -> Iterator[None]:
     """
     if name != "auto" and name not in BACKENDS:
         raise ValueError(f"backend must be one of {['auto', *BACKENDS]}, got {name!r}")
-    token = forced.set(name)
+    global _forced
+    before, _forced = _forced, name
     try:
         yield
     finally:
-        forced.reset(token)
+        _forced = before
 
 
 def select(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadratic) -> Backend:
@@ -55,21 +56,18 @@ def select(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadra
         >>> select(torch.float32, torch.device("cpu"), RELU).name
         'reference'
     """
-    name = forced.get()
-    if name == "auto":
-        if native.extension is None:
-            _warn_once()
-        return next(b for b in BACKENDS.values() if b.refuses(dtype, device, activation) is None)
-    reason = BACKENDS[name].refuses(dtype, device, activation)
-    if reason:
-        raise ValueError(f"backend {name!r} cannot take this input: {reason}. Use backend 'auto' or 'reference'")
-    return BACKENDS[name]
+    if native.extension is None and _forced == "auto":
+        _warn_once()
+    reason = None
+    for candidate in BACKENDS.values() if _forced == "auto" else [BACKENDS[_forced]]:
+        reason = candidate.refuses(dtype, device, activation)
+        if reason is None:
+            return candidate
+    raise ValueError(f"backend {_forced!r} cannot take this input: {reason}. Use backend 'auto' or 'reference'")
 
 
 def available() -> dict[str, str | None]:
     """Each backend, with the reason why it cannot run float32 networks of FELU on this machine's CPU, or None."""
-    from elflow.activations import FELU
-
     return {b.name: b.refuses(torch.float32, torch.device("cpu"), FELU) for b in BACKENDS.values()}
 
 
@@ -81,8 +79,7 @@ def _warn_once() -> None:
     if not _warned:
         _warned = True
         warnings.warn(
-            "elflow was installed without its native kernel, so it runs through plain torch, many times slower. "
-            "Install a C++ compiler, then elflow again",
+            f"elflow runs without its native kernel, through plain torch, many times slower: {native.why_not}",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -6,6 +6,7 @@ each of them as one node. All arithmetic is in double, whatever the dtype of the
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -15,11 +16,15 @@ from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.kernels._contract import Backend, require_finite
 
 extension: Any
-"""The compiled module, or None where the package was installed without a compiler."""
+"""The compiled module, or None where there is none."""
+why_not = None
+"""Why there is none."""
 try:
-    from elflow.kernels import _native as extension
-except ImportError:
-    extension = None
+    extension = import_module("elflow.kernels._native")
+except ModuleNotFoundError:
+    extension, why_not = None, "it was not compiled: install a C++ compiler, then elflow again"
+except ImportError as error:
+    extension, why_not = None, f"it was compiled but does not load: {error}"
 
 __all__ = ["ALGORITHMS", "BACKEND", "extension", "steepest"]
 
@@ -27,9 +32,10 @@ ALGORITHMS = "automatic", "sweep", "direct"
 """How the Lipschitz constant is found, in the order of the C++ enumeration."""
 
 
-# --- operators: N networks of H units with M points each, as in the contract ------------------------------------------
-# Next to its results each forward operator returns the Lipschitz constants in float64 and the numbers of the places where
-# the slope takes them, which is all that the backward operators need to know of the search.
+# --- operators --------------------------------------------------------------------------------------------------------
+# They take N networks of H units with M points each, as in the contract. Next to its results a forward operator returns
+# the Lipschitz constants in float64 and the numbers of the places where the slope takes them, which is all that the
+# backward operators need to know of the search.
 
 
 def lipschitz_kernel(w1: Tensor, b1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,7 +132,7 @@ def rows(t: Tensor) -> Tensor:
     return t if t.stride(1) == 1 or t.shape[1] == 1 else t.contiguous()
 
 
-# --- what the operators return, for tracing ----------------------------------------------------------------------------
+# --- what the operators return, for tracing ---------------------------------------------------------------------------
 
 
 def steepness(w1: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,7 +176,7 @@ def elf_backward_shape(
     return x.new_empty(x.shape), weights[0], weights[1], weights[2], w1.new_empty(w1.shape[0])
 
 
-# --- gradients ---------------------------------------------------------------------------------------------------------
+# --- gradients --------------------------------------------------------------------------------------------------------
 
 
 def lipschitz_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -178,7 +184,8 @@ def lipschitz_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
 
 
 def lipschitz_grad(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, ...]:
-    return torch.ops.elflow.lipschitz_backward.default(grad, *ctx.saved_tensors)
+    grads: tuple[Tensor, ...] = torch.ops.elflow.lipschitz_backward.default(grad, *ctx.saved_tensors)
+    return grads
 
 
 def elf_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -221,7 +228,7 @@ torch.library.register_autograd("elflow::elf", elf_grad, setup_context=elf_setup
 torch.library.register_autograd("elflow::elf_inverse", elf_inverse_grad, setup_context=elf_inverse_setup)
 
 
-# --- the backend -------------------------------------------------------------------------------------------------------
+# --- the backend ------------------------------------------------------------------------------------------------------
 
 
 def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
@@ -244,8 +251,8 @@ def elf_inverse(
 
 
 def refuses(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadratic) -> str | None:
-    if extension is None:
-        return "it was not compiled: install a C++ compiler, then elflow again"
+    if why_not:
+        return why_not
     if device.type != "cpu":
         return f"it runs on CPUs, not on {device.type}"
     if dtype not in (torch.float32, torch.float64):

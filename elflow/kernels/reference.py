@@ -130,11 +130,13 @@ def solve(
     left = torch.where(below, corners[:, None], -torch.inf).amax(-1)
     right = torch.where(above, corners[:, None], torch.inf).amin(-1)
 
-    # Expanding at a point of the piece near the answer, not at its end, keeps distant breakpoints out of the arithmetic.
-    # Which piece each unit is on there is read off inside, where rounding cannot put it on the piece next door.
+    # Expanding at a point of the piece near the answer, not at its end, keeps distant breakpoints out of it. Which
+    # piece each unit is on there is read off inside, where rounding cannot put it on the piece next door.
     anchor = y.clamp(left, right)
     height = transform(anchor, s, w1, b1, w2, b2, activation)[0]
-    inside = torch.where(left.isfinite(), left + left.abs() + 1, torch.where(right.isfinite(), right - right.abs() - 1, 0))
+    inside = torch.where(
+        left.isfinite(), left + left.abs() + 1, torch.where(right.isfinite(), right - right.abs() - 1, 0)
+    )
     inside = torch.where(right - left < torch.inf, left / 2 + right / 2, inside)
     _, c1, c2 = activation.piece(w1[:, None] * inside[..., None] + b1[:, None])
     u = w1[:, None] * anchor[..., None] + b1[:, None]
@@ -147,7 +149,7 @@ def solve(
 
 def in_slices(search: Callable[..., Tensor], work: int, *tensors: Tensor, activation: PiecewiseQuadratic) -> Tensor:
     """Runs a search that needs `work` numbers for each network on so many at a time that they fit into `SLICE`."""
-    parts = zip(*(t.split(max(1, SLICE // work)) for t in tensors), strict=True)
+    parts = zip(*(torch.split(t, max(1, SLICE // work)) for t in tensors), strict=True)
     return torch.cat([search(*part, activation) for part in parts])
 
 
