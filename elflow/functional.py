@@ -29,6 +29,7 @@ def felu(u: Tensor) -> Tensor:
         u: Any tensor of floats.
 
     Example:
+        >>> import torch
         >>> felu(torch.tensor([-2.0, -0.5, 0.0, 1.0]))
         tensor([-0.5000, -0.3750,  0.0000,  1.0000])
     """
@@ -50,6 +51,7 @@ def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic
         The constants, `(...)`. The gradient is exact wherever one point of the line is steeper than all others.
 
     Example:
+        >>> import torch
         >>> w1, b1, w2 = torch.tensor([1.0, 2.0]), torch.tensor([0.0, -4.0]), torch.tensor([0.5, -1.0])
         >>> lipschitz(w1, b1, w2)
         tensor(1.5000)
@@ -86,6 +88,7 @@ def elf(
         :math:`y` and :math:`\log dy/dx`, `(...)` each.
 
     Example:
+        >>> import torch
         >>> w1, b1, w2 = torch.tensor([1.0, 2.0]), torch.tensor([0.0, -4.0]), torch.tensor([0.5, -1.0])
         >>> y, log_slope = elf(torch.tensor([-2.0, 0.0, 2.0]), w1, b1, w2, torch.tensor(0.0))
         >>> y
@@ -123,6 +126,7 @@ def elf_inverse(
         The x that :func:`elf` takes to y, `(...)`, with gradients by implicit differentiation.
 
     Example:
+        >>> import torch
         >>> w1, b1, w2, b2 = torch.randn(3, 5, 8), torch.randn(5, 8), torch.randn(3, 5, 8), torch.randn(5)
         >>> x = torch.randn(3, 5)
         >>> y, _ = elf(x, w1, b1, w2, b2)

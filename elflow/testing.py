@@ -34,7 +34,8 @@ def _ordinary(size: tuple[int, int], rng: np.random.Generator) -> tuple[Array, .
 
 def _wide(size: tuple[int, int], rng: np.random.Generator) -> tuple[Array, ...]:
     def some() -> Array:
-        return np.power(10.0, rng.uniform(-3, 3, size)) * rng.choice([-1, 1], size)
+        magnitude: Array = 10 ** rng.uniform(-3, 3, size)
+        return magnitude * rng.choice([-1, 1], size)
 
     return some(), some(), some()
 
@@ -150,7 +151,7 @@ def overtaken(found: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, generator: Gene
 
 
 def inverse_error(y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float) -> Tensor:
-    """How far elf(elf_inverse(y)) is from y, relative to the largest of 1, abs(y), abs(x); NaN where x is not finite."""
+    """How far elf(elf_inverse(y)) is from y, relative to the largest of 1, abs(y), abs(x); NaN where x is infinite."""
     x = elflow.functional.elf_inverse(y, w1, b1, w2, b2, bound)
     back, _ = elflow.functional.elf(x, w1, b1, w2, b2, bound)
     size = torch.stack([torch.ones_like(y), y.abs(), x.abs()]).amax(0)

@@ -24,7 +24,8 @@ static inline double halfway(double a, double b) {
 // Solves x + s g(x) = y. On each piece the answer is the root of a quadratic, so what is searched for is only the piece: solve
 // on the piece at hand and stop as soon as the answer lies on that same piece. A bracket keeps the search from wandering.
 // Evaluating at a point next to the answer, rather than adding up pieces from afar, also keeps distant breakpoints out of it.
-static inline double invert(const Network& net, double s, double y) {
+template <class T>
+static inline double invert(const Network<T>& net, double s, double y) {
   constexpr int patience = 8, cap = 160;
   if (!finite(y)) return y;
   double low = -__builtin_inf(), high = __builtin_inf(), x = y;
@@ -48,14 +49,14 @@ static inline double invert(const Network& net, double s, double y) {
 
 // Gradients with respect to the parameters of one network, summed over its points.
 struct Gradient {
-  std::int64_t padded;
+  std::int64_t padded;  // to whole vectors
   double *w1, *b1, *w2;
   double b2 = 0, s = 0;
 
   static constexpr std::int64_t doubles(std::int64_t units) { return 3 * round_up(units, lanes); }
 
-  Gradient(const Network& net, double* memory)
-      : padded(net.padded), w1(memory), b1(memory + padded), w2(memory + 2 * padded) {}
+  Gradient(std::int64_t units, double* memory)
+      : padded(round_up(units, lanes)), w1(memory), b1(memory + padded), w2(memory + 2 * padded) {}
 
   void clear() {
     for (std::int64_t i = 0; i < 3 * padded; i += lanes) store(w1 + i, vec{});
@@ -70,14 +71,15 @@ struct Gradient {
 };
 
 // Adds to `grad` what one point brings, given the gradients of its y and log-slope; returns the gradient of x.
-static inline double backward_point(const Network& net, double s, double x, const Value& at, double grad_y,
+template <class T>
+static inline double backward_point(const Network<T>& net, double s, double x, const Value& at, double grad_y,
                                     double grad_log_slope, Gradient& grad) {
   const double derivative = 1 + s * at.slope;
   const double grad_g = grad_y * s, grad_slope = grad_log_slope * s / derivative;
   const double missing = x != x ? x : 0;  // a NaN goes through, where minimum and maximum would swallow it
-  for (std::int64_t i = 0; i < net.padded; i += lanes) {
-    const vec w1 = load(net.w1 + i), w2 = load(net.w2 + i);
-    const vec u = w1 * x + load(net.b1 + i), n = on_ramp(u) + missing, q = 1.0 + n;
+  for (std::int64_t i = 0; i < net.units; i += lanes) {
+    const vec w1 = net.w1(i), w2 = net.w2(i);
+    const vec u = w1 * x + net.b1(i), n = on_ramp(u) + missing, q = 1.0 + n;
     const vec rising = ((u > -1.0) & (u < 0.0)) ? w1 * w2 : vec{};
     const vec into_u = grad_g * w2 * q + grad_slope * rising;
     store(grad.b1 + i, load(grad.b1 + i) + into_u);
@@ -90,12 +92,14 @@ static inline double backward_point(const Network& net, double s, double x, cons
 }
 
 // Adds to `grad` what the Lipschitz constant brings: |g'| at the steepest place, through the parameters and through the place.
-static inline void backward_lipschitz(const Network& net, std::int64_t where, double grad_lipschitz, Gradient& grad) {
+template <class T>
+static inline void backward_lipschitz(const Network<T>& net, std::int64_t where, double grad_lipschitz, Gradient& grad) {
   if (where >= 2 * net.units) {
     const double side = where == at_plus_infinity(net.units) ? 1 : -1;
     const double into_slope = slope_at(net, where) < 0 ? -grad_lipschitz : grad_lipschitz;
     for (std::int64_t i = 0; i < net.units; ++i)
-      if (net.w1[i] * side > 0) grad.w1[i] += into_slope * net.w2[i], grad.w2[i] += into_slope * net.w1[i];
+      if (net.w1_row[i] * side > 0)
+        grad.w1[i] += into_slope * net.w2_row[i], grad.w2[i] += into_slope * net.w1_row[i];
     return;
   }
   const std::int64_t j = net.owner(where);
@@ -108,9 +112,9 @@ static inline void backward_lipschitz(const Network& net, std::int64_t where, do
     return l;
   }();
   vec curvature{};
-  for (std::int64_t i = 0; i < net.padded; i += lanes) {
-    const vec w1 = load(net.w1 + i), w2 = load(net.w2 + i);
-    const vec u = w1 * x + load(net.b1 + i), q = ramp(u);
+  for (std::int64_t i = 0; i < net.units; i += lanes) {
+    const vec w1 = net.w1(i), w2 = net.w2(i);
+    const vec u = w1 * x + net.b1(i), q = ramp(u);
     const ivec others = lane + i != j;
     const vec rising = ((u > -1.0) & (u < 0.0) & others) ? w1 * w2 : vec{};
     curvature += rising * w1;
@@ -119,10 +123,10 @@ static inline void backward_lipschitz(const Network& net, std::int64_t where, do
     store(grad.w2 + i, load(grad.w2 + i) + into_slope * w1 * q);
   }
   // The owner's ramp stays where it is, but moving it moves the place for all the others.
-  const double into_place = -into_slope * sum(curvature) / net.w1[j];
+  const double into_place = -into_slope * sum(curvature) / net.w1_row[j];
   grad.b1[j] = b1_j + into_place;
-  grad.w1[j] = w1_j + into_slope * net.w2[j] * own + into_place * x;
-  grad.w2[j] = w2_j + into_slope * net.w1[j] * own;
+  grad.w1[j] = w1_j + into_slope * net.w2_row[j] * own + into_place * x;
+  grad.w2[j] = w2_j + into_slope * net.w1_row[j] * own;
 }
 
 }  // namespace elflow::ELFLOW_ISA

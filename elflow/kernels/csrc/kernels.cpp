@@ -18,21 +18,15 @@ T* written(void* data, std::int64_t offset) {
 }
 
 template <class T>
-void read(Network& net, const Parameters& p, std::int64_t n) {
-  net.read(row<T>(p.w1, n), row<T>(p.b1, n), row<T>(p.w2, n));
+Network<T> network(const Parameters& p, std::int64_t n) {
+  return {p.units, row<T>(p.w1, n), row<T>(p.b1, n), row<T>(p.w2, n)};
 }
 
-bool all_finite(const Network& net) {
-  double nothing = 0;
-  for (std::int64_t i = 0; i < 3 * net.padded; ++i) nothing += net.w1[i] * 0;
-  return nothing == 0;
-}
-
-std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-
-std::int64_t scratch_doubles(std::int64_t units) {
-  const std::int64_t networks = lanes * Network::doubles(units);
-  return networks + larger(Sweep::doubles(units), Gradient::doubles(units));
+template <class T>
+bool all_finite(const Network<T>& net) {
+  vec nothing{};
+  for (std::int64_t i = 0; i < net.units; i += lanes) nothing += net.w1(i) * 0.0 + net.b1(i) * 0.0 + net.w2(i) * 0.0;
+  return sum(nothing) == 0;
 }
 
 // --- Lipschitz constants -----------------------------------------------------------------------------------------------
@@ -47,14 +41,10 @@ void put(const Steepness& out, const Parameters& p, std::int64_t n, bool sound, 
 template <class T>
 void sweep_all(const Parameters& p, Span networks, const Steepness& out, double* scratch) {
   Sweep sweep(p.units, scratch);
-  double* memory = scratch + Sweep::doubles(p.units);
   for (std::int64_t n = networks.begin; n < networks.end; n += lanes) {
     const int filled = static_cast<int>(networks.end - n < lanes ? networks.end - n : lanes);
-    Network nets[lanes];
-    for (int l = 0; l < lanes; ++l) {  // lanes without a network repeat the first
-      nets[l] = Network(p.units, memory + (l < filled ? l : 0) * Network::doubles(p.units));
-      if (l < filled) read<T>(nets[l], p, n + l);
-    }
+    Network<T> nets[lanes];
+    for (int l = 0; l < lanes; ++l) nets[l] = network<T>(p, l < filled ? n + l : n);  // spare lanes repeat the first
     Proposal proposals[lanes];
     sweep.set(nets);
     sweep.propose(proposals);
@@ -64,10 +54,9 @@ void sweep_all(const Parameters& p, Span networks, const Steepness& out, double*
 }
 
 template <class T>
-void direct_all(const Parameters& p, Span networks, const Steepness& out, double* scratch) {
-  Network net(p.units, scratch);
+void direct_all(const Parameters& p, Span networks, const Steepness& out) {
   for (std::int64_t n = networks.begin; n < networks.end; ++n) {
-    read<T>(net, p, n);
+    const Network<T> net = network<T>(p, n);
     put<T>(out, p, n, all_finite(net), direct<T>(net));
   }
 }
@@ -75,18 +64,20 @@ void direct_all(const Parameters& p, Span networks, const Steepness& out, double
 template <class T>
 void lipschitz(const Parameters& p, Algorithm algorithm, Span networks, Steepness out, double* scratch) {
   if (algorithm == Algorithm::direct)
-    direct_all<T>(p, networks, out, scratch);
+    direct_all<T>(p, networks, out);
   else
     sweep_all<T>(p, networks, out, scratch);
 }
 
+// A gradient, with those of b2 and of the normaliser behind it.
+std::int64_t partial_doubles(std::int64_t units) { return Gradient::doubles(units) + 2; }
+
 template <class T>
 void lipschitz_backward(const Backward& b, const double* grad_lipschitz, Span networks, double* scratch) {
   const std::int64_t units = b.parameters.units;
-  Network net(units, scratch);
   for (std::int64_t n = networks.begin; n < networks.end; ++n) {
-    read<T>(net, b.parameters, n);
-    Gradient grad(net, scratch + Network::doubles(units));
+    const Network<T> net = network<T>(b.parameters, n);
+    Gradient grad(units, scratch);
     grad.clear();
     backward_lipschitz(net, b.where[n], grad_lipschitz[n], grad);
     grad.write(units, written<T>(b.grad_w1, n * units), written<T>(b.grad_b1, n * units),
@@ -97,10 +88,9 @@ void lipschitz_backward(const Backward& b, const double* grad_lipschitz, Span ne
 // --- the transformation ------------------------------------------------------------------------------------------------
 
 template <class T>
-void forward(const Forward& f, Span networks, Span points, double* scratch) {
-  Network net(f.parameters.units, scratch);
+void forward(const Forward& f, Span networks, Span points) {
   for (std::int64_t n = networks.begin; n < networks.end; ++n) {
-    read<T>(net, f.parameters, n);
+    const Network<T> net = network<T>(f.parameters, n);
     const double s = normaliser(f.steepness.lipschitz[n], f.bound), b2 = *row<T>(f.parameters.b2, n);
     for (std::int64_t k = n * f.points + points.begin; k < n * f.points + points.end; ++k) {
       const double x = static_cast<const T*>(f.input)[k];
@@ -112,24 +102,20 @@ void forward(const Forward& f, Span networks, Span points, double* scratch) {
 }
 
 template <class T>
-void inverse(const Forward& f, Span networks, Span points, double* scratch) {
-  Network net(f.parameters.units, scratch);
+void inverse(const Forward& f, Span networks, Span points) {
   for (std::int64_t n = networks.begin; n < networks.end; ++n) {
-    read<T>(net, f.parameters, n);
+    const Network<T> net = network<T>(f.parameters, n);
     const double s = normaliser(f.steepness.lipschitz[n], f.bound), b2 = *row<T>(f.parameters.b2, n);
     for (std::int64_t k = n * f.points + points.begin; k < n * f.points + points.end; ++k)
       *written<T>(f.output, k) = static_cast<T>(invert(net, s, static_cast<const T*>(f.input)[k] - b2));
   }
 }
 
-std::int64_t partial_doubles(std::int64_t units) { return Gradient::doubles(units) + 2; }
-
 template <class T>
-void backward_points(const Backward& b, std::int64_t n, Span points, double* partial, double* scratch) {
-  Network net(b.parameters.units, scratch);
-  read<T>(net, b.parameters, n);
+void backward_points(const Backward& b, std::int64_t n, Span points, double* partial) {
+  const Network<T> net = network<T>(b.parameters, n);
   const double s = normaliser(b.lipschitz[n], b.bound);
-  Gradient grad(net, partial);
+  Gradient grad(net.units, partial);
   grad.clear();
   for (std::int64_t k = n * b.points + points.begin; k < n * b.points + points.end; ++k) {
     const double x = static_cast<const T*>(b.x)[k], given = static_cast<const T*>(b.grad_y)[k];
@@ -149,16 +135,15 @@ void backward_points(const Backward& b, std::int64_t n, Span points, double* par
 }
 
 template <class T>
-void backward_network(const Backward& b, std::int64_t n, double* partials, std::int64_t count, double* scratch) {
+void backward_network(const Backward& b, std::int64_t n, double* partials, std::int64_t count) {
   const std::int64_t units = b.parameters.units, size = partial_doubles(units);
   for (std::int64_t c = 1; c < count; ++c)
     for (std::int64_t i = 0; i < size; ++i) partials[i] += partials[c * size + i];
-  Network net(units, scratch);
-  Gradient grad(net, partials);
+  Gradient grad(units, partials);
   grad.b2 = partials[size - 2], grad.s = partials[size - 1];
   const double lipschitz = b.lipschitz[n];
   if (lipschitz > b.bound) {  // s = bound / lipschitz
-    read<T>(net, b.parameters, n);
+    const Network<T> net = network<T>(b.parameters, n);
     backward_lipschitz(net, b.where[n], -grad.s * b.bound / lipschitz / lipschitz, grad);
   }
   grad.write(units, written<T>(b.grad_w1, n * units), written<T>(b.grad_b1, n * units),
@@ -168,8 +153,8 @@ void backward_network(const Backward& b, std::int64_t n, double* partials, std::
 
 template <class T>
 constexpr Kernels table() {
-  return {scratch_doubles, lipschitz<T>,       lipschitz_backward<T>, forward<T>,
-          inverse<T>,      partial_doubles, backward_points<T>,    backward_network<T>};
+  return {Sweep::doubles,  lipschitz<T>,       partial_doubles, lipschitz_backward<T>, forward<T>, inverse<T>,
+          backward_points<T>, backward_network<T>};
 }
 
 }  // namespace

@@ -51,21 +51,24 @@ struct Span {
   std::int64_t begin, end;
 };
 
-// Functions for one dtype on one instruction set. `scratch` is memory for one thread, aligned to 64 bytes.
+// Functions for one dtype on one instruction set.
 struct Kernels {
+  // Lipschitz constants, with so many doubles of scratch memory, aligned to 64 bytes. They are NaN for networks with a
+  // parameter that is not finite.
   std::int64_t (*scratch_doubles)(std::int64_t units);
-  // Writes NaN for networks with a parameter that is not finite.
   void (*lipschitz)(const Parameters&, Algorithm, Span networks, Steepness, double* scratch);
-  void (*lipschitz_backward)(const Backward&, const double* grad_lipschitz, Span networks, double* scratch);
-  // Forward and inverse take the Lipschitz constants as given.
-  void (*forward)(const Forward&, Span networks, Span points, double* scratch);
-  void (*inverse)(const Forward&, Span networks, Span points, double* scratch);
-  // The gradients from a range of a network's points, as one row of `partial_doubles`; then the gradients
-  // of the network from such rows, added up in order into the first.
+
+  // Gradients are summed up in rows of so many doubles.
   std::int64_t (*partial_doubles)(std::int64_t units);
-  void (*backward_points)(const Backward&, std::int64_t network, Span points, double* partial, double* scratch);
-  void (*backward_network)(const Backward&, std::int64_t network, double* partials, std::int64_t count,
-                           double* scratch);
+  void (*lipschitz_backward)(const Backward&, const double* grad_lipschitz, Span networks, double* partial);
+
+  // The transformation takes the Lipschitz constants as given.
+  void (*forward)(const Forward&, Span networks, Span points);
+  void (*inverse)(const Forward&, Span networks, Span points);
+
+  // The gradients from a range of a network's points; then those of the network from such rows, added up in order.
+  void (*backward_points)(const Backward&, std::int64_t network, Span points, double* partial);
+  void (*backward_network)(const Backward&, std::int64_t network, double* partials, std::int64_t count);
 };
 
 struct InstructionSet {

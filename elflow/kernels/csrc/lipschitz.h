@@ -17,7 +17,7 @@ struct Steepest {
 
 constexpr double epsilon = 0x1p-53;
 
-// How far the result may fall short, relative to the greatest slope or to a thousandth of sum |a_i|.
+// How far the result may fall short of the greatest slope, relative to it.
 template <class T>
 constexpr double slack = sizeof(T) == 4 ? 1e-6 : 1e-14;
 
@@ -31,15 +31,13 @@ static inline bool is_place(double x) { return x < 2 * farthest; }
 static inline ivec is_place(vec x) { return x < 2 * farthest; }
 
 struct Proposal {
-  double slope;     // the greatest found, to within error
+  double slope;  // the greatest found, to within error
   double error;
-  double scale;     // sum |a_i|
   std::int32_t where;
 
   template <class T>
   bool certain() const {
-    const double size = slope > 1e-3 * scale ? slope : 1e-3 * scale;
-    return 2 * error <= slack<T> * size;
+    return 2 * error <= slack<T> * slope;
   }
 };
 
@@ -55,74 +53,89 @@ struct Walk {
   }
 };
 
-// The breakpoints of one network per lane, in order. The lowest bits of a breakpoint carry its number through the sort.
+// The breakpoints of one network per lane, in order. A breakpoint's lowest bits carry its tag through the sort: twice its unit,
+// plus one at the foot of the ramp.
 class Sweep {
-  std::int64_t units_, rows_, number_mask_ = 15;
+  std::int64_t units_, rows_, tag_mask_ = 15;
   vec *keys_, *jumps_;
-  vec left_, right_;              // g' at the two ends
-  vec scale_, reach_, bend_;      // sum |a_i|, sum |a_i| (|b1_i| + 1), sum |a_i w1_i|
-  ivec usual_;                    // whether all breakpoints are within reach of a sweep
+  vec left_, right_;  // g' at the two ends
+  vec reach_, bend_;  // sum |a_i| (|b1_i| + 1), sum |a_i w1_i|
+  ivec usual_;        // whether all breakpoints are within reach of a sweep
 
   static constexpr std::int64_t rows(std::int64_t units) { return round_up(2 * units, sort_block); }
-  vec key(vec x, std::int64_t number) const { return (vec)(((ivec)x & ~number_mask_) | number); }
+  vec key(vec x, std::int64_t tag) const { return (vec)(((ivec)x & ~tag_mask_) | tag); }
+  std::int64_t tag(std::int64_t k, int lane) const {
+    return reinterpret_cast<const std::int64_t*>(keys_ + k)[lane] & tag_mask_;
+  }
 
  public:
-  static constexpr std::int64_t doubles(std::int64_t units) { return 2 * lanes * rows(units); }
+  static constexpr std::int64_t doubles(std::int64_t units) { return lanes * (rows(units) + units); }
 
   Sweep(std::int64_t units, double* memory) : units_(units), rows_(rows(units)) {
-    while (number_mask_ < at_plus_infinity(units)) number_mask_ = 2 * number_mask_ + 1;
+    while (tag_mask_ < at_plus_infinity(units)) tag_mask_ = 2 * tag_mask_ + 1;
     keys_ = reinterpret_cast<vec*>(memory);
     jumps_ = keys_ + rows_;
   }
 
-  void set(const Network* nets) {
-    left_ = right_ = scale_ = reach_ = bend_ = vec{};
-    ivec all_near = usual_ = ~ivec{};
-    for (std::int64_t i = 0; i < units_; ++i) {
-      vec w1, b1, w2;
-      for (int l = 0; l < lanes; ++l) w1[l] = nets[l].w1[i], b1[l] = nets[l].b1[i], w2[l] = nets[l].w2[i];
-      const vec a = w1 * w2, jump = a * abs(w1), inverse = -1.0 / w1, top = b1 * inverse, foot = top + inverse;
-      left_ += min(w1, vec{}) * w2;
-      right_ += max(w1, vec{}) * w2;
-      scale_ += abs(a);
-      reach_ += abs(a) * (abs(b1) + 1.0);
-      bend_ += abs(jump);
-      const ivec near = max(abs(top), abs(foot)) < farthest;
-      all_near &= near;
-      usual_ &= near | (w1 == 0.0);
-      keys_[i] = key(top, i);
-      keys_[i + units_] = key(foot, i + units_);
-      jumps_[i] = -jump;
-      jumps_[i + units_] = jump;
+  template <class T>
+  void set(const Network<T>* nets) {
+    vec left{}, right{}, reach{}, bend{};
+    ivec near = ~ivec{};
+    for (std::int64_t block = 0; block < units_; block += lanes) {
+      const T *w1_rows[lanes], *b1_rows[lanes], *w2_rows[lanes];
+      for (int l = 0; l < lanes; ++l) {
+        w1_rows[l] = nets[l].w1_row + block, b1_rows[l] = nets[l].b1_row + block, w2_rows[l] = nets[l].w2_row + block;
+      }
+      vec w1s[lanes], b1s[lanes], w2s[lanes];
+      load_across(w1_rows, units_ - block, w1s);
+      load_across(b1_rows, units_ - block, b1s);
+      load_across(w2_rows, units_ - block, w2s);
+      for (std::int64_t i = block; i < units_ && i < block + lanes; ++i) {
+        const vec w1 = w1s[i - block], b1 = b1s[i - block], w2 = w2s[i - block];
+        const vec a = w1 * w2, jump = a * abs(w1), inverse = -1.0 / w1, top = b1 * inverse, foot = top + inverse;
+        left += min(w1, vec{}) * w2;
+        right += max(w1, vec{}) * w2;
+        reach += abs(a) * (abs(b1) + 1.0);
+        bend += abs(jump);
+        near &= max(abs(top), abs(foot)) < farthest;
+        keys_[2 * i] = key(top, 2 * i);
+        keys_[2 * i + 1] = key(foot, 2 * i + 1);
+        jumps_[i] = jump;
+      }
     }
     for (std::int64_t k = 2 * units_; k < rows_; ++k) keys_[k] = key(splat(nowhere), 0);
+    left_ = left, right_ = right, reach_ = reach, bend_ = bend, usual_ = near;
     for (int l = 0; l < lanes; ++l)
-      if (!all_near[l]) {
-        set_aside();
+      if (!near[l]) {
+        set_aside(nets);
         break;
       }
     sort_lanes(keys_, rows_);
   }
 
   // Units without breakpoints, or with breakpoints too far off, go behind all others and bring no jump.
-  void set_aside() {
+  template <class T>
+  void set_aside(const Network<T>* nets) {
+    usual_ = ~ivec{};
     for (std::int64_t i = 0; i < units_; ++i) {
-      const ivec here = (abs(keys_[i]) < farthest) & (abs(keys_[i + units_]) < farthest);
-      for (std::int64_t k = i; k < 2 * units_; k += units_) {
-        keys_[k] = here ? keys_[k] : key(splat(nowhere), k);
-        jumps_[k] = here ? jumps_[k] : vec{};
-      }
+      const ivec near = (abs(keys_[2 * i]) < farthest) & (abs(keys_[2 * i + 1]) < farthest);
+      for (int l = 0; l < lanes; ++l)
+        if (nets[l].w1_row[i] != 0) usual_[l] &= near[l];
+      jumps_[i] = near ? jumps_[i] : vec{};
+      for (std::int64_t k = 2 * i; k < 2 * i + 2; ++k) keys_[k] = near ? keys_[k] : key(splat(nowhere), k);
     }
   }
 
   // Whether all parameters of the network are known to be finite.
   bool sound(int lane) const { return finite(reach_[lane]); }
-  std::int64_t number(std::int64_t k, int lane) const {
-    return reinterpret_cast<const std::int64_t*>(keys_ + k)[lane] & number_mask_;
-  }
   std::int64_t count() const { return 2 * units_; }
   double breakpoint(std::int64_t k, int lane) const { return keys_[k][lane]; }
-  double jump(std::int64_t number, int lane) const { return jumps_[number][lane]; }
+  std::int64_t place(std::int64_t tag) const { return tag < 2 * units_ ? tag / 2 + tag % 2 * units_ : tag; }
+  std::int64_t where(std::int64_t k, int lane) const { return place(tag(k, lane)); }
+  double jump(std::int64_t k, int lane) const {
+    const std::int64_t t = tag(k, lane);
+    return t % 2 ? jumps_[t / 2][lane] : -jumps_[t / 2][lane];
+  }
   double left(int lane) const { return left_[lane]; }
 
   void propose(Proposal* proposals) const {
@@ -131,7 +144,8 @@ class Sweep {
     for (std::int64_t k = 0; k < 2 * units_; ++k) {
       const vec x = keys_[k];
       vec jump;
-      for (int l = 0; l < lanes; ++l) jump[l] = jumps_[number(k, l)][l];
+      for (int l = 0; l < lanes; ++l) jump[l] = jumps_[tag(k, l) / 2][l];
+      jump = (vec)((ivec)jump ^ (~(ivec)x << 63));  // down at the top of a ramp, up at its foot
       walk.pass(is_place(x) ? x : walk.x, jump);
       const vec size = abs(walk.slope);
       where = size > best ? x : where;
@@ -140,19 +154,19 @@ class Sweep {
     const vec end = abs(right_);
     where = end > best ? key(vec{}, at_plus_infinity(units_)) : where;
     best = max(best, end);
-    // Rounding enters the sums of jumps and of slopes, once in each step; numbers in the lowest bits move breakpoints.
-    const double steps = 2 * static_cast<double>(units_) + 2, moved = 0x1p-52 * static_cast<double>(number_mask_ + 1);
+    // Rounding enters the sums of jumps and of slopes, once in each step; tags move breakpoints.
+    const double steps = 2 * static_cast<double>(units_) + 2, moved = 0x1p-52 * static_cast<double>(tag_mask_ + 1);
     const vec span = walk.x - keys_[0];
-    const vec error = (bend_ * span + scale_) * (steps * epsilon) + reach_ * (2 * moved + placement);
+    const vec error = (bend_ * span + reach_) * (steps * epsilon) + reach_ * (2 * moved + placement);
     for (int l = 0; l < lanes; ++l) {
-      const std::int64_t number = ((ivec)where)[l] & number_mask_;
-      proposals[l] = {best[l], usual_[l] ? error[l] : nowhere, scale_[l], static_cast<std::int32_t>(number)};
+      const std::int64_t winner = place(((ivec)where)[l] & tag_mask_);
+      proposals[l] = {best[l], usual_[l] ? error[l] : nowhere, static_cast<std::int32_t>(winner)};
     }
   }
 };
 
 template <class T>
-static inline double evaluated_slope(const Network& net, std::int64_t where) {
+static inline double evaluated_slope(const Network<T>& net, std::int64_t where) {
   if constexpr (sizeof(T) == 4)
     return abs(slope_at(net, where));
   else
@@ -160,7 +174,7 @@ static inline double evaluated_slope(const Network& net, std::int64_t where) {
 }
 
 template <class T>
-static inline void challenge(const Network& net, std::int64_t where, Steepest& champion) {
+static inline void challenge(const Network<T>& net, std::int64_t where, Steepest& champion) {
   if (!net.exists(where)) return;
   const double slope = evaluated_slope<T>(net, where);
   if (slope > champion.lipschitz) champion = {slope, static_cast<std::int32_t>(where)};
@@ -168,7 +182,7 @@ static inline void challenge(const Network& net, std::int64_t where, Steepest& c
 
 // Every place that may be the steepest, evaluated directly.
 template <class T>
-static inline Steepest decide(const Network& net, const Sweep& sweep, int lane, const Proposal& proposal) {
+static inline Steepest decide(const Network<T>& net, const Sweep& sweep, int lane, const Proposal& proposal) {
   Steepest champion{evaluated_slope<T>(net, proposal.where), proposal.where};
   if (proposal.certain<T>()) return champion;
   const double threshold = proposal.slope - 2 * proposal.error;
@@ -180,39 +194,36 @@ static inline Steepest decide(const Network& net, const Sweep& sweep, int lane, 
   }
   Walk<double> walk{sweep.breakpoint(0, lane), sweep.left(lane)};
   for (std::int64_t k = 0; k < sweep.count(); ++k) {
-    const std::int64_t where = sweep.number(k, lane);
     const double x = sweep.breakpoint(k, lane);
     if (!is_place(x)) break;
-    walk.pass(x, sweep.jump(where, lane));
-    if (abs(walk.slope) >= threshold) challenge<T>(net, where, champion);
+    walk.pass(x, sweep.jump(k, lane));
+    if (abs(walk.slope) >= threshold) challenge<T>(net, sweep.where(k, lane), champion);
   }
   return champion;
 }
 
 // The paper's way, all breakpoints against all units, a vector of breakpoints at a time.
 template <class T>
-static inline Steepest direct(const Network& net) {
+static inline Steepest direct(const Network<T>& net) {
   Steepest champion{0, at_minus_infinity(net.units)};
   challenge<T>(net, at_minus_infinity(net.units), champion);
   challenge<T>(net, at_plus_infinity(net.units), champion);
-  Proposal proposal{champion.lipschitz, 0, 0, champion.where};
-  double reach = 0;
-  for (std::int64_t i = 0; i < net.units; ++i) {
-    const double a = abs(net.w1[i] * net.w2[i]);
-    proposal.scale += a;
-    reach += a * (abs(net.b1[i]) + 1);
-  }
+  Proposal proposal{champion.lipschitz, 0, champion.where};
+  vec reach{};
+  for (std::int64_t i = 0; i < net.units; i += lanes) reach += abs(net.w1(i) * net.w2(i)) * (abs(net.b1(i)) + 1.0);
   for (std::int64_t off = 0; off < 2; ++off)
     for (std::int64_t j = 0; j < net.units; j += lanes) {
-      const vec x = -(load(net.b1 + j) + static_cast<double>(off)) / load(net.w1 + j);
+      const vec x = -(net.b1(j) + static_cast<double>(off)) / net.w1(j);
       vec slope{};
-      for (std::int64_t i = 0; i < net.units; ++i)
-        slope += net.w1[i] * net.w2[i] * ramp(net.w1[i] * x + net.b1[i]);
+      for (std::int64_t i = 0; i < net.units; ++i) {
+        const double w1 = net.w1_row[i], b1 = net.b1_row[i], w2 = net.w2_row[i];
+        slope += w1 * w2 * ramp(w1 * x + b1);
+      }
       for (int l = 0; l < lanes && j + l < net.units; ++l)
         if (finite(x[l]) && abs(slope[l]) > proposal.slope)
           proposal.slope = abs(slope[l]), proposal.where = static_cast<std::int32_t>(j + l + off * net.units);
     }
-  proposal.error = reach * placement + proposal.scale * (epsilon * static_cast<double>(net.units));
+  proposal.error = sum(reach) * (placement + epsilon * static_cast<double>(net.units));
   challenge<T>(net, proposal.where, champion);
   if (!proposal.certain<T>())
     for (std::int64_t where = 0; where < 2 * net.units; ++where) challenge<T>(net, where, champion);

@@ -71,11 +71,21 @@ struct Networks {
 constexpr std::int64_t work_units = 2048;
 
 std::int64_t networks_per_task(std::int64_t units, std::int64_t points) {
-  return std::max<std::int64_t>(8, (work_units / (units * std::max<std::int64_t>(1, points)) + 7) / 8 * 8);
+  return std::max<std::int64_t>(8, work_units / (units * std::max<std::int64_t>(1, points)) / 8 * 8);
 }
 
-// How the points of one network are cut. It depends on their number alone, so that sums come out the same on any number of threads.
-std::int64_t points_per_task(std::int64_t points) { return std::max<std::int64_t>(256, (points + 63) / 64); }
+// How the points of one network are cut into pieces of work. It depends on their number alone, so that sums come out the
+// same on any number of threads.
+struct Cuts {
+  std::int64_t points, size, count;
+
+  explicit Cuts(std::int64_t points)
+      : points(points),
+        size(std::max<std::int64_t>(256, (points + 63) / 64)),
+        count(std::max<std::int64_t>(1, (points + size - 1) / size)) {}
+
+  Span operator[](std::int64_t i) const { return {i * size, std::min(points, (i + 1) * size)}; }
+};
 
 template <class Body>
 void for_tasks(std::int64_t count, std::int64_t size, std::int64_t scratch, int threads, const Body& body) {
@@ -92,78 +102,74 @@ bool all_finite(const double* constants, std::int64_t count) {
 // Both this and `transform` tell whether all parameters were finite.
 bool lipschitz(const Networks& nets, Address constants, Address places, int algorithm, int threads) {
   const Kernels& k = nets.kernels;
-  const std::int64_t units = nets.parameters.units, count = nets.count;
+  const std::int64_t units = nets.parameters.units;
   const Steepness steepness{at<double>(constants), at<std::int32_t>(places)};
-  for_tasks(count, networks_per_task(units, 1), k.scratch_doubles(units), threads, [&](Span networks, double* scratch) {
+  for_tasks(nets.count, networks_per_task(units, 1), k.scratch_doubles(units), threads, [&](Span networks, double* scratch) {
     k.lipschitz(nets.parameters, static_cast<Algorithm>(algorithm), networks, steepness, scratch);
   });
-  return all_finite(steepness.lipschitz, count);
+  return all_finite(steepness.lipschitz, nets.count);
 }
 
-void lipschitz_backward(const Networks& nets, Address places, Address grad, Address grad_w1, Address grad_b1, Address grad_w2,
-                        int threads) {
+void lipschitz_backward(const Networks& nets, Address places, Address grad, Address grad_w1, Address grad_b1,
+                        Address grad_w2, int threads) {
   const Kernels& k = nets.kernels;
-  const std::int64_t units = nets.parameters.units, count = nets.count;
+  const std::int64_t units = nets.parameters.units;
   Backward b{};
   b.parameters = nets.parameters;
   b.where = at<std::int32_t>(places);
   b.grad_w1 = at<void>(grad_w1), b.grad_b1 = at<void>(grad_b1), b.grad_w2 = at<void>(grad_w2);
-  for_tasks(count, networks_per_task(units, 1), k.scratch_doubles(units), threads, [&](Span networks, double* scratch) {
-    k.lipschitz_backward(b, at<double>(grad), networks, scratch);
-  });
+  for_tasks(nets.count, networks_per_task(units, 1), k.partial_doubles(units), threads,
+            [&](Span networks, double* memory) { k.lipschitz_backward(b, at<double>(grad), networks, memory); });
 }
 
 // Forward, or the inverse where there is no room for the log-slope.
-bool transform(const Networks& nets, std::int64_t points, double bound, Address given,
-               Address result, Address log_slope, Address constants, Address places, int threads) {
+bool transform(const Networks& nets, std::int64_t points, double bound, Address given, Address result, Address log_slope,
+               Address constants, Address places, int threads) {
   const Kernels& k = nets.kernels;
-  const std::int64_t units = nets.parameters.units, count = nets.count;
+  const std::int64_t units = nets.parameters.units;
   const auto step = log_slope ? k.forward : k.inverse;
-  const Forward f{nets.parameters,       {at<double>(constants), at<std::int32_t>(places)}, points, bound, at<void>(given),
-            at<void>(result), at<void>(log_slope)};
-  const std::int64_t scratch = k.scratch_doubles(units), size = points_per_task(points);
-  const std::int64_t cuts = (points + size - 1) / size;
-  for_tasks(count, networks_per_task(units, cuts > 1 ? 1 : points), scratch, threads, [&](Span networks, double* memory) {
-    k.lipschitz(f.parameters, Algorithm::automatic, networks, f.steepness, memory);
-    if (cuts <= 1) step(f, networks, {0, points}, memory);
-  });
-  if (cuts > 1)
-    for_tasks(count * cuts, 1, scratch, threads, [&](Span task, double* memory) {
-      const std::int64_t n = task.begin / cuts, first = task.begin % cuts * size;
-      step(f, {n, n + 1}, {first, std::min(first + size, points)}, memory);
+  const Forward f{nets.parameters, {at<double>(constants), at<std::int32_t>(places)}, points, bound, at<void>(given),
+                  at<void>(result), at<void>(log_slope)};
+  const Cuts cuts(points);
+  for_tasks(nets.count, networks_per_task(units, cuts.count > 1 ? 1 : points), k.scratch_doubles(units), threads,
+            [&](Span networks, double* memory) {
+              k.lipschitz(f.parameters, Algorithm::automatic, networks, f.steepness, memory);
+              if (cuts.count == 1) step(f, networks, cuts[0]);
+            });
+  if (cuts.count > 1)
+    for_tasks(nets.count * cuts.count, 1, 0, threads, [&](Span task, double*) {
+      const std::int64_t n = task.begin / cuts.count;
+      step(f, {n, n + 1}, cuts[task.begin % cuts.count]);
     });
-  return all_finite(f.steepness.lipschitz, count);
+  return all_finite(f.steepness.lipschitz, nets.count);
 }
 
 // Of the forward, or of the inverse where there is no gradient of the log-slope.
-void transform_backward(const Networks& nets, std::int64_t points, double bound, Address constants, Address places, Address x,
-                        Address grad, Address grad_log_slope, Address grad_x, Address grad_w1, Address grad_b1,
-                        Address grad_w2, Address grad_b2, int threads) {
+void transform_backward(const Networks& nets, std::int64_t points, double bound, Address constants, Address places,
+                        Address x, Address grad, Address grad_log_slope, Address grad_x, Address grad_w1,
+                        Address grad_b1, Address grad_w2, Address grad_b2, int threads) {
   const Kernels& k = nets.kernels;
-  const std::int64_t units = nets.parameters.units, count = nets.count;
-  const Backward b{nets.parameters,        at<double>(constants), at<std::int32_t>(places), points,
+  const std::int64_t units = nets.parameters.units, row = k.partial_doubles(units);
+  const Backward b{nets.parameters,   at<double>(constants), at<std::int32_t>(places), points,
                    bound,             at<void>(x),           at<void>(grad),           at<void>(grad_log_slope),
                    at<void>(grad_x),  at<void>(grad_w1),     at<void>(grad_b1),        at<void>(grad_w2),
                    at<void>(grad_b2), !grad_log_slope};
-  const std::int64_t row = k.partial_doubles(units), scratch = k.scratch_doubles(units);
-  const std::int64_t size = points_per_task(points), cuts = std::max<std::int64_t>(1, (points + size - 1) / size);
-  if (cuts == 1) {
-    for_tasks(count, networks_per_task(units, points), scratch + row, threads, [&](Span networks, double* memory) {
+  const Cuts cuts(points);
+  if (cuts.count == 1) {
+    for_tasks(nets.count, networks_per_task(units, points), row, threads, [&](Span networks, double* memory) {
       for (std::int64_t n = networks.begin; n < networks.end; ++n) {
-        k.backward_points(b, n, {0, points}, memory + scratch, memory);
-        k.backward_network(b, n, memory + scratch, 1, memory);
+        k.backward_points(b, n, cuts[0], memory);
+        k.backward_network(b, n, memory, 1);
       }
     });
     return;
   }
-  const Doubles partials = allocate(count * cuts * row);
-  for_tasks(count * cuts, 1, scratch, threads, [&](Span task, double* memory) {
-    const std::int64_t first = task.begin % cuts * size;
-    k.backward_points(b, task.begin / cuts, {first, std::min(first + size, points)}, partials.get() + task.begin * row,
-                      memory);
+  const Doubles partials = allocate(nets.count * cuts.count * row);
+  for_tasks(nets.count * cuts.count, 1, 0, threads, [&](Span task, double*) {
+    k.backward_points(b, task.begin / cuts.count, cuts[task.begin % cuts.count], partials.get() + task.begin * row);
   });
-  for_tasks(count, 1, scratch, threads, [&](Span task, double* memory) {
-    k.backward_network(b, task.begin, partials.get() + task.begin * cuts * row, cuts, memory);
+  for_tasks(nets.count, 1, 0, threads, [&](Span task, double*) {
+    k.backward_network(b, task.begin, partials.get() + task.begin * cuts.count * row, cuts.count);
   });
 }
 

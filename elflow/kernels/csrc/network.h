@@ -1,4 +1,4 @@
-// One network g(x) = sum_i w2_i FELU(w1_i x + b1_i), held in double whatever the dtype of the tensors.
+// One network g(x) = sum_i w2_i FELU(w1_i x + b1_i), computed in double whatever the dtype of the tensors.
 #pragma once
 
 #include "simd.h"
@@ -10,36 +10,25 @@ namespace elflow::ELFLOW_ISA {
 static inline std::int32_t at_minus_infinity(std::int64_t units) { return static_cast<std::int32_t>(2 * units); }
 static inline std::int32_t at_plus_infinity(std::int64_t units) { return static_cast<std::int32_t>(2 * units + 1); }
 
-// Units are padded to whole vectors with zeros, which add nothing to any sum.
+// A view of one row of each tensor. Units are read a vector at a time, as doubles; behind the last come zeros, which add
+// nothing to any sum.
+template <class T>
 struct Network {
-  std::int64_t units, padded;
-  double *w1, *b1, *w2;
+  std::int64_t units;
+  const T *w1_row, *b1_row, *w2_row;
 
-  static constexpr std::int64_t doubles(std::int64_t units) { return 3 * round_up(units, lanes); }
-
-  Network() = default;
-  Network(std::int64_t units, double* memory)
-      : units(units),
-        padded(round_up(units, lanes)),
-        w1(memory),
-        b1(memory + padded),
-        w2(memory + 2 * padded) {}
-
-  template <class T>
-  void read(const T* w1_row, const T* b1_row, const T* w2_row) {
-    for (std::int64_t i = 0; i < units; ++i) w1[i] = w1_row[i];
-    for (std::int64_t i = 0; i < units; ++i) b1[i] = b1_row[i];
-    for (std::int64_t i = 0; i < units; ++i) w2[i] = w2_row[i];
-    for (std::int64_t i = units; i < padded; ++i) w1[i] = b1[i] = w2[i] = 0;
-  }
+  vec w1(std::int64_t i) const { return load(w1_row + i, units - i); }
+  vec b1(std::int64_t i) const { return load(b1_row + i, units - i); }
+  vec w2(std::int64_t i) const { return load(w2_row + i, units - i); }
 
   std::int64_t owner(std::int64_t where) const { return where < units ? where : where - units; }
   int off(std::int64_t where) const { return where >= units; }
+
   // Units with w1 = 0 have no breakpoints, and those of the flattest others lie beyond the largest double.
-  bool exists(std::int64_t where) const { return where >= 2 * units || w1[owner(where)] != 0; }
+  bool exists(std::int64_t where) const { return where >= 2 * units || w1_row[owner(where)] != 0; }
   double breakpoint(std::int64_t where) const {
     constexpr double largest = __DBL_MAX__;
-    const double x = -(off(where) + b1[owner(where)]) / w1[owner(where)];
+    const double w1 = w1_row[owner(where)], b1 = b1_row[owner(where)], x = -(off(where) + b1) / w1;
     return x > largest ? largest : x < -largest ? -largest : x;
   }
 };
@@ -58,24 +47,26 @@ static inline vec ramp(vec u) { return 1.0 + on_ramp(u); }
 static inline vec felu(vec u, vec n) { return n + n * n * 0.5 + max(u, vec{}); }
 
 // Minimum and maximum swallow NaN, so the rare infinite or missing x takes this slower road.
-static inline Value evaluate_anywhere(const Network& net, double x) {
+template <class T>
+static inline Value evaluate_anywhere(const Network<T>& net, double x) {
   Value at{0, 0, 0, 0};
   for (std::int64_t i = 0; i < net.units; ++i) {
-    const double u = net.w1[i] * x + net.b1[i];
+    const double w1 = net.w1_row[i], w2 = net.w2_row[i], u = w1 * x + net.b1_row[i];
     const double n = u <= -1 ? -1 : u >= 0 ? 0 : u;
-    at.g += net.w2[i] * (n + n * n / 2 + (u > 0 ? u : 0));
-    at.slope += net.w1[i] * net.w2[i] * (1 + n);
+    at.g += w2 * (n + n * n / 2 + (u > 0 ? u : 0));
+    at.slope += w1 * w2 * (1 + n);
   }
   return at;
 }
 
-static inline Value evaluate(const Network& net, double x) {
+template <class T>
+static inline Value evaluate(const Network<T>& net, double x) {
   if (!finite(x)) return evaluate_anywhere(net, x);
   vec g{}, slope{}, curvature{};
   ivec piece{};
-  for (std::int64_t i = 0; i < net.padded; i += lanes) {
-    const vec w1 = load(net.w1 + i), w2 = load(net.w2 + i), a = w1 * w2;
-    const vec u = w1 * x + load(net.b1 + i), n = on_ramp(u);
+  for (std::int64_t i = 0; i < net.units; i += lanes) {
+    const vec w1 = net.w1(i), w2 = net.w2(i), a = w1 * w2;
+    const vec u = w1 * x + net.b1(i), n = on_ramp(u);
     const ivec above_foot = u > -1.0, above_top = u > 0.0;  // each 0 or -1
     g += w2 * felu(u, n);
     slope += a * (1.0 + n);
@@ -89,41 +80,44 @@ static inline Value evaluate(const Network& net, double x) {
 }
 
 // g' at a breakpoint, where its owner stands exactly at the foot or the top of its ramp, or at an end of the line.
-static inline double slope_at(const Network& net, std::int64_t where) {
+template <class T>
+static inline double slope_at(const Network<T>& net, std::int64_t where) {
   vec slope{};
   if (where >= 2 * net.units) {
     const double side = where == at_plus_infinity(net.units) ? 1 : -1;
-    for (std::int64_t i = 0; i < net.padded; i += lanes) {
-      const vec w1 = load(net.w1 + i);
-      slope += w1 * side > 0.0 ? w1 * load(net.w2 + i) : vec{};
+    for (std::int64_t i = 0; i < net.units; i += lanes) {
+      const vec w1 = net.w1(i);
+      slope += w1 * side > 0.0 ? w1 * net.w2(i) : vec{};
     }
     return sum(slope);
   }
   const std::int64_t j = net.owner(where), block = j / lanes * lanes;
   const double x = net.breakpoint(where);
-  for (std::int64_t i = 0; i < net.padded; i += lanes) {
-    const vec w1 = load(net.w1 + i);
-    vec q = ramp(w1 * x + load(net.b1 + i));
+  for (std::int64_t i = 0; i < net.units; i += lanes) {
+    const vec w1 = net.w1(i);
+    vec q = ramp(w1 * x + net.b1(i));
     if (i == block) q[j - block] = 1 - net.off(where);
-    slope += w1 * load(net.w2 + i) * q;
+    slope += w1 * net.w2(i) * q;
   }
   return sum(slope);
 }
 
 // The same in the machine's widest arithmetic, for results that are themselves double.
-static inline long double slope_at_extended(const Network& net, std::int64_t where) {
+template <class T>
+static inline long double slope_at_extended(const Network<T>& net, std::int64_t where) {
   typedef long double real;
   const bool end = where >= 2 * net.units;
   const int side = where == at_plus_infinity(net.units) ? 1 : -1;
   const std::int64_t j = end ? -1 : net.owner(where);
-  const real x = end ? 0 : -(net.off(where) + static_cast<real>(net.b1[j])) / net.w1[j];
+  const real x = end ? 0 : -(net.off(where) + static_cast<real>(net.b1_row[j])) / net.w1_row[j];
   real slope = 0;
   for (std::int64_t i = 0; i < net.units; ++i) {
-    real above = net.w1[i] * x + net.b1[i] + 1;
-    if (end) above = net.w1[i] * side > 0;
+    const real w1 = net.w1_row[i];
+    real above = w1 * x + net.b1_row[i] + 1;
+    if (end) above = w1 * side > 0;
     if (i == j) above = 1 - net.off(where);
     const real q = above <= 0 ? 0 : above >= 1 ? 1 : above;
-    slope += static_cast<real>(net.w1[i]) * net.w2[i] * q;
+    slope += w1 * net.w2_row[i] * q;
   }
   return slope;
 }

@@ -7,6 +7,10 @@
 
 #include <cstdint>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace elflow::ELFLOW_ISA {
 
 constexpr int lanes = ELFLOW_LANES;
@@ -17,6 +21,29 @@ typedef std::int64_t ivec __attribute__((vector_size(8 * ELFLOW_LANES)));
 static inline vec load(const double* p) {
   vec v;
   __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
+// GCC takes a detour through memory for what is one instruction.
+static inline vec load(const float* p) {
+#if defined(__AVX512F__)
+  return _mm512_cvtps_pd(_mm256_loadu_ps(p));
+#elif defined(__AVX2__)
+  return _mm256_cvtps_pd(_mm_loadu_ps(p));
+#else
+  typedef float narrow __attribute__((vector_size(4 * ELFLOW_LANES)));
+  narrow v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return __builtin_convertvector(v, vec);
+#endif
+}
+
+// The first `count` elements, and zeros behind them.
+template <class T>
+static inline vec load(const T* p, std::int64_t count) {
+  if (count >= lanes) return load(p);
+  vec v{};
+  for (std::int64_t l = 0; l < count; ++l) v[l] = p[l];
   return v;
 }
 
@@ -40,6 +67,48 @@ static inline vec abs(vec a) { return (vec)((ivec)a & INT64_MAX); }
 
 static inline double abs(double a) { return __builtin_fabs(a); }
 static inline bool finite(double x) { return __builtin_isfinite(x); }
+
+// Of each pair of blocks of `distance` lanes, the first of a and the first of b, or the second of a and the second of b.
+template <int distance, int second>
+static inline vec blocks(vec a, vec b) {
+  ivec from;
+  for (int l = 0; l < lanes; ++l) from[l] = (l & distance ? lanes + l - distance : l) + second * distance;
+#if defined(__clang__)
+  vec v;
+  for (int l = 0; l < lanes; ++l) v[l] = from[l] < lanes ? a[from[l]] : b[from[l] - lanes];
+  return v;
+#else
+  return __builtin_shuffle(a, b, from);
+#endif
+}
+
+template <int distance>
+static inline void exchange_blocks(vec* rows) {
+#pragma GCC unroll 8
+  for (int i = 0; i < lanes; ++i)
+    if (!(i & distance)) {
+      const vec a = rows[i], b = rows[i + distance];
+      rows[i] = blocks<distance, 0>(a, b);
+      rows[i + distance] = blocks<distance, 1>(a, b);
+    }
+}
+
+// The first `count` elements of one array per lane, element by element.
+template <class T>
+static inline void load_across(const T* const* arrays, std::int64_t count, vec* elements) {
+  vec rows[lanes];
+  if (count >= lanes) {
+#pragma GCC unroll 8
+    for (int l = 0; l < lanes; ++l) rows[l] = load(arrays[l]);
+  } else {
+    for (int l = 0; l < lanes; ++l) rows[l] = load(arrays[l], count);
+  }
+  exchange_blocks<1>(rows);
+  if constexpr (lanes > 2) exchange_blocks<2>(rows);
+  if constexpr (lanes > 4) exchange_blocks<4>(rows);
+#pragma GCC unroll 8
+  for (int l = 0; l < lanes; ++l) elements[l] = rows[l];
+}
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 

@@ -51,6 +51,25 @@ static inline void three_stages(vec* rows) {
   for (int i = 0; i < 8; ++i) rows[i] = r[i];
 }
 
+constexpr std::int64_t cached_rows = 512;  // about what the nearest cache holds
+
+// The stages with distances from `far` down to 1, on as many sequences of 2 far rows as there are. Beyond the cache, each
+// sequence to its end before the next.
+static void settle(vec* rows, std::int64_t count, std::int64_t far) {
+  for (; far > 4; far /= 4) {
+    if (count > cached_rows && count > 2 * far) {
+      for (std::int64_t start = 0; start < count; start += 2 * far) settle(rows + start, 2 * far, far);
+      return;
+    }
+    for (std::int64_t start = 0; start < count; start += 2 * far)
+      for (vec* r = rows + start; r < rows + start + far / 2; ++r) two_stages(r[0], r[far / 2], r[far], r[far + far / 2]);
+  }
+  if (far == 4)
+    for (std::int64_t i = 0; i < count; i += 8) three_stages(rows + i);
+  else
+    for (std::int64_t i = 0; i < count; i += 4) two_stages(rows[i], rows[i + 1], rows[i + 2], rows[i + 3]);
+}
+
 // Merges rows [0, run) and [run, 2 run). The first stage compares with the right half read backwards.
 static inline void merge(vec* rows, std::int64_t run) {
   const std::int64_t half = run / 2, last = 2 * run - 1;
@@ -63,36 +82,45 @@ static inline void merge(vec* rows, std::int64_t run) {
     compare_exchange(r, s);
     a = p, b = q, c = r, d = s;
   }
-  std::int64_t far = run / 4;
-  for (; far > 4; far /= 4)
-    for (std::int64_t start = 0; start < 2 * run; start += 2 * far)
-      for (vec* r = rows + start; r < rows + start + far / 2; ++r) two_stages(r[0], r[far / 2], r[far], r[far + far / 2]);
-  if (far == 4)
-    for (std::int64_t i = 0; i < 2 * run; i += 8) three_stages(rows + i);
-  else
-    for (std::int64_t i = 0; i < 2 * run; i += 4) two_stages(rows[i], rows[i + 1], rows[i + 2], rows[i + 3]);
+  settle(rows, 2 * run, run / 4);
 }
 
-// The same where the right half ends early. Were it filled up with infinities, no comparator would move them, since smaller
-// values only ever move left; so they need not be there.
+// Where the last rows are missing. Were they there and infinite, no comparator would move them, since smaller values only
+// ever move left; so whatever reaches beyond `count` is left out.
+static void settle_short(vec* rows, std::int64_t count, std::int64_t far) {
+  while (count <= far) far /= 2;
+  if (count == 2 * far) return settle(rows, count, far);
+  for (std::int64_t i = 0; i + far < count; ++i) compare_exchange(rows[i], rows[i + far]);
+  settle(rows, far, far / 2);
+  settle_short(rows + far, count - far, far / 2);
+}
+
 static inline void merge_short(vec* rows, std::int64_t run, std::int64_t count) {
   const std::int64_t last = 2 * run - 1;
   for (std::int64_t i = last - (count - 1); i < run; ++i) compare_exchange(rows[i], rows[last - i]);
-  for (std::int64_t far = run / 2; far > 0; far /= 2)
-    for (std::int64_t start = 0; start < count; start += 2 * far)
-      for (std::int64_t i = start; i < start + far && i + far < count; ++i) compare_exchange(rows[i], rows[i + far]);
+  settle(rows, run, run / 2);
+  settle_short(rows + run, count - run, run / 2);
 }
 
-// Sorts each lane in ascending order; `count` is a multiple of `sort_block`.
-static inline void sort_lanes(vec* rows, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; i += sort_block) sort_eight(rows + i);
-  for (std::int64_t run = sort_block; run < count; run *= 2)
+// Merges runs of that many sorted rows, and of twice and four times as many, until all are sorted.
+static inline void merge_runs(vec* rows, std::int64_t run, std::int64_t count) {
+  for (; run < count; run *= 2)
     for (std::int64_t start = 0; start + run < count; start += 2 * run) {
       if (start + 2 * run <= count)
         merge(rows + start, run);
       else
         merge_short(rows + start, run, count - start);
     }
+}
+
+// Sorts each lane in ascending order; `count` is a multiple of `sort_block`.
+static inline void sort_lanes(vec* rows, std::int64_t count) {
+  for (std::int64_t start = 0; start < count; start += cached_rows) {
+    const std::int64_t part = count - start < cached_rows ? count - start : cached_rows;
+    for (std::int64_t i = start; i < start + part; i += sort_block) sort_eight(rows + i);
+    merge_runs(rows + start, sort_block, part);
+  }
+  merge_runs(rows, cached_rows, count);
 }
 
 }  // namespace elflow::ELFLOW_ISA

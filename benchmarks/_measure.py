@@ -1,0 +1,61 @@
+"""How the benchmarks measure: side by side in one run, because machines are noisy and ratios are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import elflow
+from elflow.kernels import native
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def interleaved(functions: dict[str, Callable[[], object]], seconds: float = 2.0, least: int = 5) -> dict[str, float]:
+    """The median seconds of each function, all called in turn for about that long, after one call to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        function()
+    end = time.perf_counter() + seconds
+    while len(next(iter(times.values()))) < least or time.perf_counter() < end:
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return {
+        "processor": model,
+        "cores": os.cpu_count(),
+        "instruction_set": native.extension.instruction_set(),
+        "elflow": elflow.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def write(path: Path, results: dict[str, Any]) -> None:
+    """JSON with sorted keys, written whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+    unfinished.replace(path)

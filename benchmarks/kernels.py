@@ -1,0 +1,244 @@
+"""How fast the one-dimensional network is: python -m benchmarks.kernels
+
+Prints tables and writes `benchmarks/results/kernels.json` and `kernels.png`. Everything but the thread scaling runs on one
+thread, in float32. `--quick` takes a minute instead of ten, for a first look.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import zuko
+from torch import Tensor
+
+from benchmarks._measure import RESULTS, interleaved, machine, write
+from elflow import functional, kernels, testing
+from elflow.kernels import native
+
+UNITS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+STEPS = {
+    "batch 1024, 6 features, hidden 5 x 192": (1024, 6, (192,) * 5),
+    "batch 128, 43 features, hidden 2 x 344": (128, 43, (344,) * 2),
+}
+
+
+def papers_algorithm(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
+    """The slope at all 2H breakpoints and both ends, each from all H units, as vectorised torch."""
+    x = torch.cat([-b1 / w1, -(1 + b1) / w1], -1)
+    q = (w1[:, None] * x[..., None] + b1[:, None] + 1).clamp(0, 1)
+    a = w1 * w2
+    inner = (q @ a[..., None]).squeeze(-1)
+    ends = torch.stack([(a * (w1 > 0)).sum(-1), (a * (w1 < 0)).sum(-1)], -1)
+    return torch.cat([inner, ends], -1).abs().amax(-1)
+
+
+def by_units(units: list[int], seconds: float) -> dict[str, Any]:
+    """Seconds per Lipschitz constant against the number of units."""
+    generator = torch.Generator().manual_seed(0)
+    rows: dict[str, dict[str, float]] = {}
+    for h in units:
+        # The same networks for all, but no more than each can take in reasonable time and memory.
+        weights = testing.networks("ordinary", max(8, 2**19 // h), h, torch.float32, generator)
+        some = [w[: max(1, min(4096, 2**26 // (2 * h * h)))] for w in weights]
+        few = [w[: max(1, 2**23 // (2 * h * h))] for w in weights]
+        functions: dict[str, tuple[Callable[[], object], int]] = {
+            "paper (torch)": (lambda s=some: papers_algorithm(*s), len(some[0])),
+            "native sweep": (lambda w=weights: native.steepest(*w, "sweep"), len(weights[0])),
+        }
+        if h <= 1024:
+            functions["native direct"] = (lambda s=some: native.steepest(*s, "direct"), len(some[0]))
+            functions["reference"] = (lambda f=few: reference(*f), len(few[0]))
+        taken = interleaved({name: f for name, (f, _) in functions.items()}, seconds)
+        rows[str(h)] = {name: taken[name] / functions[name][1] for name in functions}
+        print(
+            f"  {h:5d} units" + "".join(f"   {name} {t * 1e6:10.3f} us" for name, t in rows[str(h)].items()), flush=True
+        )
+    return rows
+
+
+def reference(*weights: Tensor) -> Tensor:
+    with kernels.backend("reference"):
+        return functional.lipschitz(*weights)
+
+
+def exponent(rows: dict[str, dict[str, float]], name: str, low: int, high: int) -> float:
+    """The slope of log time against log units, by least squares."""
+    points = [(math.log(int(h)), math.log(t[name])) for h, t in rows.items() if name in t and low <= int(h) <= high]
+    x, y = torch.tensor(points, dtype=torch.float64).T
+    x, y = x - x.mean(), y - y.mean()
+    return float((x @ y) / (x @ x))
+
+
+def against_the_paper(seconds: float) -> dict[str, float]:
+    """The headline: 4096 networks of 128 units."""
+    weights = testing.networks("ordinary", 4096, 128, torch.float32, torch.Generator().manual_seed(0))
+    expected, found = papers_algorithm(*weights), functional.lipschitz(*weights)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    taken = interleaved(
+        {"paper": lambda: papers_algorithm(*weights), "elflow": lambda: functional.lipschitz(*weights)}, seconds
+    )
+    return {**taken, "ratio": taken["paper"] / taken["elflow"]}
+
+
+def training_step(batch: int, features: int, hidden: tuple[int, ...], units: int, seconds: float) -> dict[str, float]:
+    """A masked hypernetwork, forward and backward, without and with the transformation behind it."""
+    torch.manual_seed(0)
+    total = 3 * units + 1
+    adjacency = torch.ones(features, features).tril(-1).bool().repeat_interleave(total, 0)
+    network = zuko.nn.MaskedMLP(adjacency, hidden, activation=torch.nn.ELU)
+    x = torch.randn(batch, features)
+    grad_y, grad_log_slope = torch.randn(2, batch, features) / batch
+    grad_parameters = torch.randn(batch, features, total) / batch
+
+    def hypernetwork() -> Tensor:
+        network.zero_grad()
+        return network(x).unflatten(-1, (features, total))
+
+    def without() -> None:
+        hypernetwork().backward(grad_parameters)
+
+    def with_elf() -> None:
+        w1, b1, w2, b2 = hypernetwork().split((units, units, units, 1), -1)
+        y, log_slope = functional.elf(x, w1, b1, w2, b2.squeeze(-1))
+        torch.autograd.backward((y, log_slope), (grad_y, grad_log_slope))
+
+    taken = interleaved({"hypernetwork": without, "with elf": with_elf}, seconds, least=15)
+    return {**taken, "ratio": taken["with elf"] / taken["hypernetwork"]}
+
+
+def thread_scaling(seconds: float) -> dict[str, dict[str, float]]:
+    """50,176 networks of 64 units (a batch of 64 images of 28 x 28) on one thread and on two."""
+    generator = torch.Generator().manual_seed(0)
+    count, before = 64 * 28 * 28, torch.get_num_threads()
+    weights = [w.requires_grad_() for w in testing.networks("ordinary", count, 64, torch.float32, generator)]
+    x, shift = torch.randn(2, count, generator=generator)
+    y, log_slope = functional.elf(x, *weights, shift)
+
+    jobs: dict[str, Callable[[], object]] = {
+        "lipschitz": lambda: functional.lipschitz(*[w.detach() for w in weights]),
+        "forward": lambda: functional.elf(x, *weights, shift),
+        "backward": lambda: torch.autograd.grad((y, log_slope), weights, (x, x), retain_graph=True),
+        "inverse": lambda: functional.elf_inverse(x, *weights, shift),
+    }
+
+    def on(threads: int, job: Callable[[], object]) -> Callable[[], None]:
+        def run() -> None:
+            torch.set_num_threads(threads)
+            job()
+
+        return run
+
+    rows = {}
+    for name, job in jobs.items():
+        taken = interleaved({"1": on(1, job), "2": on(2, job)}, seconds)
+        rows[name] = {**taken, "ratio": taken["1"] / taken["2"]}
+    torch.set_num_threads(before)
+    return rows
+
+
+def memory() -> dict[str, float]:
+    """Peak memory beyond the parameters, forward and backward, relative to the parameters; in a process of its own."""
+    program = """
+import torch
+from elflow import functional
+def status(field):
+    return next(int(l.split()[1]) * 1024 for l in open("/proc/self/status") if l.startswith(field))
+def run(count):
+    weights = [torch.randn(count, 64).requires_grad_() for _ in range(3)]
+    x, shift = torch.randn(2, count)
+    before = status("VmRSS")
+    y, log_slope = functional.elf(x, *weights, shift)
+    torch.autograd.backward((y, log_slope), (x, x))
+    return (status("VmHWM") - before) / (3 * 64 * 4 * count)
+run(100)
+print(run(200_000))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return {"extra over parameters": float(run.stdout)}
+
+
+def plot(rows: dict[str, dict[str, float]], path: Path) -> None:
+    """The paper's figure of run time against hidden size, ours beside it."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    styles = {
+        "paper (torch)": ("#b04a4a", "o", "the paper's algorithm, vectorised torch"),
+        "reference": ("#8a8a8a", "s", "elflow reference (exhaustive, float64)"),
+        "native direct": ("#4a74b0", "^", "elflow native, direct"),
+        "native sweep": ("#1d6b4f", "D", "elflow native, sweep (used)"),
+    }
+    for name, (color, marker, label) in styles.items():
+        h = [int(h) for h in rows if name in rows[h]]
+        axes.loglog(h, [rows[str(n)][name] * 1e6 for n in h], color=color, marker=marker, markersize=5, label=label)
+    axes.set(xlabel="units H", ylabel="microseconds per Lipschitz constant, one thread")
+    axes.set_xticks([int(h) for h in rows], list(rows))
+    axes.minorticks_off()
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="shorter measurements, up to 512 units")
+    parser.add_argument(
+        "--output", type=Path, default=RESULTS / "kernels.json", help="where to write (default: %(default)s)"
+    )
+    options = parser.parse_args()
+    seconds = 0.5 if options.quick else 4.0
+    torch.set_num_threads(1)
+    results: dict[str, Any] = {"machine": machine()}
+    print(f"{results['machine']['processor']}, {results['machine']['instruction_set']}, torch {torch.__version__}")
+
+    print("\nLipschitz constant, per network:")
+    rows = results["lipschitz"] = by_units([h for h in UNITS if h <= 512] if options.quick else UNITS, seconds)
+    fits = {
+        "native sweep, 256 and up": ("native sweep", 256, 4096),
+        "paper (torch), 64 and up": ("paper (torch)", 64, 4096),
+    }
+    results["exponents"] = {name: exponent(rows, *fit) for name, fit in fits.items()}
+    for name, value in results["exponents"].items():
+        print(f"  {name}: time grows as H^{value:.2f}")
+
+    print("\n4096 networks of 128 units:")
+    headline = results["4096 x 128"] = against_the_paper(seconds * 4)
+    print(
+        f"  paper (torch) {headline['paper'] * 1e3:.1f} ms, elflow {headline['elflow'] * 1e3:.2f} ms: {headline['ratio']:.0f} times"
+    )
+
+    print("\nTraining step, with the transformation over hypernetwork alone:")
+    results["training_step"] = {}
+    for name, shape in STEPS.items():
+        for units in (16, 32, 64, 128):
+            step = results["training_step"][f"{name}, {units} units"] = training_step(*shape, units, seconds * 2)
+            print(
+                f"  {name}, {units:3d} units: {step['with elf'] * 1e3:6.1f} / {step['hypernetwork'] * 1e3:6.1f} ms = {step['ratio']:.3f}"
+            )
+
+    print("\nTwo threads against one, 50,176 networks of 64 units:")
+    results["threads"] = thread_scaling(seconds)
+    for name, row in results["threads"].items():
+        print(f"  {name:10s} {row['1'] * 1e3:6.1f} / {row['2'] * 1e3:6.1f} ms = {row['ratio']:.2f}")
+
+    results["memory"] = memory()
+    print(
+        f"\nPeak memory of forward and backward: {results['memory']['extra over parameters']:.2f} times the parameters"
+    )
+
+    write(options.output, results)
+    plot(rows, options.output.with_suffix(".png"))
+    print(f"\nWritten to {options.output} and {options.output.with_suffix('.png')}")
+
+
+if __name__ == "__main__":
+    main()
