@@ -20,8 +20,8 @@ from elflow.kernels import native
 RESULTS = Path(__file__).parent / "results"
 
 
-def interleaved(functions: dict[str, Callable[[], object]], seconds: float = 2.0, least: int = 5) -> dict[str, float]:
-    """The median seconds of each function, all called in turn for about that long, after one call to warm up."""
+def timings(functions: dict[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, list[float]]:
+    """The seconds of every call of each function, all called in turn for about that long, after one to warm up."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         function()
@@ -31,7 +31,12 @@ def interleaved(functions: dict[str, Callable[[], object]], seconds: float = 2.0
             start = time.perf_counter()
             function()
             times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(taken) for name, taken in times.items()}
+    return times
+
+
+def interleaved(functions: dict[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, float]:
+    """The median seconds of each function."""
+    return {name: statistics.median(taken) for name, taken in timings(functions, seconds, least).items()}
 
 
 def machine() -> dict[str, Any]:

@@ -60,7 +60,7 @@ void parallel_for(std::int64_t count, int threads, const std::function<void(std:
       Work& w = *static_cast<Work*>(data);
       for (std::int64_t i; (i = w.next++) < w.shares;) w.body(w.count * i / w.shares, w.count * (i + 1) / w.shares);
     }
-  } work{body, count, std::min<std::int64_t>(4 * threads, count)};
+  } work{body, count, std::min<std::int64_t>(16 * threads, count)};
   if (torch_fork()) return torch_fork()(Work::run, &work, static_cast<unsigned>(threads), 0);
   std::vector<std::thread> others;
   for (int t = 1; t < threads; ++t) others.emplace_back(Work::run, &work);
