@@ -43,7 +43,8 @@ def papers_algorithm(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
 
 def papers_algorithm_sliced(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
     """The same on 16 networks at a time: for 128 units that keeps its temporaries in the cache, and is the fastest."""
-    return torch.cat([papers_algorithm(*part) for part in zip(w1.split(16), b1.split(16), w2.split(16), strict=True)])
+    parts = zip(*(torch.split(w, 16) for w in (w1, b1, w2)), strict=True)
+    return torch.cat([papers_algorithm(*part) for part in parts])
 
 
 def reference(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
