@@ -120,3 +120,25 @@ def test_may_be_called_from_many_threads(generator):
     with ThreadPoolExecutor(8) as pool:
         for found in pool.map(lambda _: functional.lipschitz(*weights), range(64)):
             assert torch.equal(found, expected)
+
+
+def test_function_transforms_go_through_the_reference(arguments):
+    """vmap, grad and forward mode: right numbers, where the native kernel alone would have none."""
+    x, w1, b1, w2, shift = (t.detach().double() for t in arguments)
+
+    def f(x, w1):
+        return functional.elf(x, w1, b1[0], w2[0], shift[0])[0]
+
+    slope = functional.elf(x, w1, b1[0], w2[0], shift[0])[1].exp()
+    torch.testing.assert_close(torch.vmap(f)(x, w1), f(x, w1))
+    torch.testing.assert_close(torch.vmap(torch.func.grad(f))(x, w1), slope)
+    torch.testing.assert_close(torch.func.jvp(lambda x: f(x, w1), (x,), (torch.ones_like(x),))[1], slope)
+    torch.testing.assert_close(torch.func.jacrev(lambda x: f(x, w1))(x), slope.diag())
+    torch.testing.assert_close(
+        torch.vmap(lambda y: functional.elf_inverse(y, w1[0], b1[0], w2[0], shift[0]))(f(x, w1[0])), x
+    )
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(f(dual, w1)).tangent, slope)
+    with kernels.backend("native"), pytest.raises(ValueError, match=r"it has no rules for torch\.func"):
+        torch.vmap(f)(x, w1)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from elflow.activations import PiecewiseQuadratic
 
-__all__ = ["Backend", "require_finite"]
+__all__ = ["Backend", "require_finite", "under_transform"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,13 @@ class Backend:
 
     elf_inverse: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float, PiecewiseQuadratic], Tensor]
     """(y, w1, b1, w2, b2, bound, activation) -> x `(N, M)`."""
+
+
+def under_transform() -> bool:
+    """Whether a transform of torch.func (vmap, grad, jvp, ...) or forward-mode differentiation is at work."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
 
 
 def require_finite(**parameters: Tensor) -> None:

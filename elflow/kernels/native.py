@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from elflow.activations import FELU, PiecewiseQuadratic
-from elflow.kernels._contract import Backend, require_finite
+from elflow.kernels._contract import Backend, require_finite, under_transform
 
 extension: Any
 """The compiled module, or None where there is none."""
@@ -259,6 +259,8 @@ def refuses(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadr
         return f"it takes float32 and float64, not {dtype}"
     if activation != FELU:
         return f"it has FELU, not {activation.name}"
+    if under_transform():
+        return "it has no rules for torch.func and forward-mode differentiation"
     return None
 
 
