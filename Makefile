@@ -18,6 +18,7 @@ lint: .venv/.test
 
 bench: .venv/.bench
 	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.exactness
 
 docs: .venv/.docs
 	$(BIN)/mkdocs build --strict
@@ -26,10 +27,11 @@ clean:
 	rm -rf .venv build demo site
 
 # One stamp per set of extras: .venv/.test holds while nothing that is installed or compiled has changed.
-.venv/.%: $(SOURCES) | .venv/bin/python
-	@echo "Installing elflow and what '$*' needs into .venv: some minutes, most of them for PyTorch."
+.venv/.%: $(SOURCES) | .venv/.made
+	@echo "Installing elflow and what '$*' needs into .venv: a minute or two the first time, most of it for PyTorch."
 	$(BIN)/pip install --constraint constraints.txt --editable ".$(if $(filter demo,$*),,[$*])"
 	@touch $@
 
-.venv/bin/python:
+.venv/.made:
 	$(PYTHON) -m venv .venv
+	@touch $@

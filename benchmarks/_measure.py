@@ -17,7 +17,8 @@ import torch
 import elflow
 from elflow.kernels import native
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path("bench")
+"""Where results go unless told otherwise; those in `benchmarks/results` are kept on purpose."""
 
 
 def timings(functions: dict[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, list[float]]:

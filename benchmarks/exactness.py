@@ -2,7 +2,7 @@
 
 Every kind of network in `elflow.testing.KINDS`, most of them hostile, of 1 to 1000 units, in both dtypes: against
 direct evaluation in wider arithmetic, against dense search, and there and back through the inverse at bounds up to
-0.9999. Prints the worst error of each kind and writes `benchmarks/results/exactness.json`; exits with 1 if one is
+0.9999. Prints the worst error of each kind and writes `bench/exactness.json`; exits with 1 if one is
 beyond what is promised.
 """
 
@@ -59,6 +59,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=RESULTS / "exactness.json", help="a JSON file (%(default)s)")
     options = parser.parse_args()
+    if options.networks < 1:
+        parser.error(f"--networks must be at least 1, got {options.networks}")
     results: dict[str, Any] = {"machine": machine(), "networks": options.networks, "seed": options.seed, "worst": {}}
     kept, generator = True, Generator().manual_seed(options.seed)
     for dtype in (torch.float32, torch.float64):

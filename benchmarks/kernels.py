@@ -1,6 +1,6 @@
 """How fast the one-dimensional network is: python -m benchmarks.kernels
 
-Prints tables and writes `benchmarks/results/kernels.json` and `kernels.png`. Everything but the thread scaling runs on
+Prints tables and writes `bench/kernels.json` and `bench/kernels.png`. Everything but the thread scaling runs on
 one thread, in float32. `--quick` takes a minute instead of five, for a first look.
 """
 
@@ -243,7 +243,7 @@ def main() -> None:
     print("\nOne thread / two, 50,176 networks of 64 units, milliseconds:")
     results["threads"] = thread_scaling(seconds)
     for name, row in results["threads"].items():
-        print(f"  {name:10s}{pair(row, '1', '2')}, of the fastest calls {row['ratio of the fastest']:.3f}")
+        print(f"  {name:10s}{pair(row, '1', '2')}, of the fastest calls {row['ratio of the fastest']:.3g}")
 
     results["memory"] = memory()
     print(f"\nPeak memory of forward and backward: {results['memory']['extra over parameters']:.2f} x parameters")
@@ -254,7 +254,7 @@ def main() -> None:
 
 
 def pair(row: dict[str, float], above: str, below: str, ratio: str = "ratio") -> str:
-    return f"{row[above] * 1e3:6.1f} / {row[below] * 1e3:6.1f} = {row[ratio]:.3f}"
+    return f"{row[above] * 1e3:6.1f} / {row[below] * 1e3:6.1f} = {row[ratio]:.3g}"
 
 
 if __name__ == "__main__":

@@ -22,15 +22,15 @@ TOLERANCE = 1e-12
 
 @dataclass(frozen=True)
 class PiecewiseQuadratic:
-    r"""A continuous, 1-Lipschitz, piecewise-quadratic function with linear ends.
+    """A continuous, 1-Lipschitz, piecewise-quadratic function with linear ends.
 
-    Piece `k` holds the coefficients :math:`(c_0, c_1, c_2)` of :math:`c_0 + c_1 u + c_2 u^2`, and reaches from
-    breakpoint `k - 1` to breakpoint `k`.
+    Piece `k` holds the coefficients `(c0, c1, c2)` of `c0 + c1 u + c2 u^2`, and reaches from breakpoint `k - 1` to
+    breakpoint `k`.
 
     Arguments:
         breakpoints: The points where one piece ends and the next begins, increasing.
         pieces: The coefficients of each piece, one piece more than breakpoints.
-        name: What to call the function.
+        name: What to call it. Two functions of the same shape are equal, whatever they are called.
 
     Example:
         >>> leaky = PiecewiseQuadratic(breakpoints=(0.0,), pieces=((0, 0.1, 0), (0, 1, 0)), name="leaky")
@@ -46,7 +46,7 @@ class PiecewiseQuadratic:
 
     breakpoints: Sequence[float]
     pieces: Sequence[Sequence[float]]
-    name: str = "unnamed"
+    name: str = field(default="unnamed", compare=False)
 
     left_slope: float = field(init=False, repr=False, compare=False)
     """The slope left of all breakpoints."""
@@ -54,6 +54,8 @@ class PiecewiseQuadratic:
     """The slope right of all breakpoints."""
     jumps: tuple[float, ...] = field(init=False, repr=False, compare=False)
     """By how much the slope jumps at each breakpoint; all zero for a smooth function."""
+    _home: int = field(init=False, repr=False, compare=False)
+    """The breakpoint where the function is nearest to zero."""
 
     def __post_init__(self) -> None:
         points = tuple(float(p) for p in self.breakpoints)
@@ -65,6 +67,8 @@ class PiecewiseQuadratic:
         set_(self, "pieces", pieces)
         set_(self, "left_slope", pieces[0][1])
         set_(self, "right_slope", pieces[-1][1])
+        heights = [abs(_value(piece, p)) for piece, p in zip(pieces, points, strict=False)]
+        set_(self, "_home", heights.index(min(heights)))
         set_(self, "jumps", tuple(0.0 if abs(r - l) <= TOLERANCE else r - l for l, r in slopes))
 
     def __repr__(self) -> str:
@@ -81,8 +85,7 @@ class PiecewiseQuadratic:
         It is summed up from the breakpoint where the function is nearest to zero, from distances into each piece. That
         keeps small values accurate, infinities right and NaN what it is.
         """
-        points, pieces = self.breakpoints, self.pieces
-        home = min(range(len(points)), key=lambda k: abs(_value(pieces[k], points[k])))
+        points, pieces, home = self.breakpoints, self.pieces, self._home
         value = torch.zeros_like(u) + _value(pieces[home], points[home])
         if self.left_slope:
             value = value + self.left_slope * (u - points[0]).clamp(max=0)
@@ -105,11 +108,11 @@ class PiecewiseQuadratic:
         """
         slope = torch.zeros_like(u) + self.left_slope
         for c2, left, right in self._curved():
-            slope = slope + 2 * c2 * (u - left).clamp(0, right - left)
+            slope = slope + 2 * c2 * (u.clamp(left, right) - left)
         for p, jump in zip(self.breakpoints, self.jumps, strict=True):
             if jump:
                 slope = slope + jump * ((u > p) | ((u == p) & from_right))
-        return slope
+        return torch.where(u.isnan(), u, slope)
 
     def piece(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The coefficients of the piece that each element of `u` lies on.

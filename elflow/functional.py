@@ -1,9 +1,9 @@
-r"""The one-dimensional exact-Lipschitz network as differentiable functions.
+"""The one-dimensional exact-Lipschitz network as differentiable functions.
 
-A network is :math:`g(x) = b_2 + \sum_i w_{2,i} \, \mathrm{FELU}(w_{1,i} x + b_{1,i})`. The last dimension of `w1`, `b1`
-and `w2` counts its units; all dimensions before it, and all those of `x` and `b2`, are batch dimensions that
-broadcast. A network that many points share, such as parameters `(H,)` for points `(N,)`, is normalised once, not once
-per point.
+A network is `g(x) = b2 + sum_i w2_i FELU(w1_i x + b1_i)`. The last dimension of `w1`, `b1` and `w2` counts its units;
+all dimensions before it, and all those of `x` and `b2`, are batch dimensions that broadcast. So `x` and `b2` have one
+dimension less than the weights: `(N,)` where those are `(N, H)`. A network that many points share, such as weights
+`(H,)` for points `(N,)`, is normalised once, not once per point.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["elf", "elf_inverse", "felu", "lipschitz"]
 
 
 def felu(u: Tensor) -> Tensor:
-    r"""The activation of ELF: :math:`q^2 / 2 - 1/2 + \max(u, 0)` with :math:`q = \mathrm{clamp}(u + 1, 0, 1)`.
+    """The activation of ELF: `q^2 / 2 - 1/2 + max(u, 0)` with `q = clamp(u + 1, 0, 1)`.
 
-    Its slope is :math:`q`: zero up to -1, a ramp up to 0, then one. Next to zero it is as accurate as `u` itself.
+    Its slope is `q`: zero up to -1, a ramp up to 0, then one. Next to zero it is as accurate as `u` itself.
 
     Arguments:
         u: Any tensor of floats.
@@ -39,7 +39,7 @@ def felu(u: Tensor) -> Tensor:
 
 
 def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic = FELU) -> Tensor:
-    r"""The exact Lipschitz constant of each network: the greatest :math:`|g'|` over the whole line.
+    """The exact Lipschitz constant of each network: the greatest abs(g') over the whole line.
 
     Arguments:
         w1: Weights into the units, `(..., H)`.
@@ -73,7 +73,9 @@ def elf(
     bound: float = 0.99,
     activation: PiecewiseQuadratic = FELU,
 ) -> tuple[Tensor, Tensor]:
-    r"""The increasing map :math:`y = x + s \, (g(x) - b_2) + b_2` with :math:`s = c / \max(c, \mathrm{Lip}(g))`.
+    """The increasing map `y = x + s (g(x) - b2) + b2` with `s = c / max(c, Lip(g))`, where `c` is `bound`.
+
+    Its slope lies between `1 - c` and `1 + c`. An infinite x gives what arithmetic makes of it, often NaN.
 
     Arguments:
         x: Points, `(...)`.
@@ -81,11 +83,11 @@ def elf(
         b1: Biases of the units, `(..., H)`.
         w2: Weights out of the units, `(..., H)`.
         b2: Shifts, `(...)`.
-        bound: The greatest Lipschitz constant :math:`c` that the network keeps, in (0, 1).
+        bound: The greatest Lipschitz constant that the network keeps, in (0, 1).
         activation: What the units compute.
 
     Returns:
-        :math:`y` and :math:`\log dy/dx`, `(...)` each.
+        y and log dy/dx, `(...)` each.
 
     Example:
         >>> import torch
@@ -111,7 +113,7 @@ def elf_inverse(
     bound: float = 0.99,
     activation: PiecewiseQuadratic = FELU,
 ) -> Tensor:
-    """The inverse of :func:`elf`, in closed form: the map is quadratic on each piece between two breakpoints.
+    """The inverse of `elf`, in closed form: the map is quadratic on each piece between two breakpoints.
 
     Arguments:
         y: Points, `(...)`.
@@ -123,7 +125,7 @@ def elf_inverse(
         activation: What the units compute.
 
     Returns:
-        The x that :func:`elf` takes to y, `(...)`, with gradients by implicit differentiation.
+        The x that `elf` takes to y, `(...)`, with gradients by implicit differentiation.
 
     Example:
         >>> import torch
@@ -162,8 +164,9 @@ class _Points:
         _check_activation(activation)
         _check_bound(bound)
         _check_tensors(**{name: x}, w1=w1, b1=b1, w2=w2, b2=b2)
-        networks = _network_batch({"w1": w1, "b1": b1, "w2": w2}, b2=b2.shape)
-        shape = _broadcast({name: x.shape, "the networks": networks})
+        weights = {"w1": w1, "b1": b1, "w2": w2}
+        networks = _network_batch(weights, b2=b2.shape)
+        shape = _broadcast({name: x.shape, **{n: w.shape[:-1] for n, w in weights.items()}, "b2": b2.shape})
         # Dimensions that only the points have go last: they are the points of one network.
         padded = (1,) * (len(shape) - len(networks)) + networks
         own = tuple(d for d, n in enumerate(padded) if n != 1)
@@ -171,9 +174,8 @@ class _Points:
         order = own + shared
         flat = _permute(_expand(x, shape), order)
         flat = flat.reshape(_product(networks), _product([shape[d] for d in shared]))
-        weights = [_flat_parameter(w, networks) for w in (w1, b1, w2)]
-        shift = _expand(b2, networks).reshape(-1)
-        return cls(flat, (weights[0], weights[1], weights[2], shift), shape, order)
+        w1, b1, w2 = (_flat_parameter(w, networks) for w in (w1, b1, w2))
+        return cls(flat, (w1, b1, w2, _expand(b2, networks).reshape(-1)), shape, order)
 
     def restore(self, flat: Tensor) -> Tensor:
         """Back to the shape that the arguments broadcast to."""

@@ -136,7 +136,7 @@ def lipschitz_error(found: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor
 
 
 def overtaken(found: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, generator: Generator, points: int = 64) -> Tensor:
-    """By how much slopes found by dense search exceed the constants `(N,)`, relative as in :func:`lipschitz_error`."""
+    """By how much slopes found by dense search exceed the constants `(N,)`, relative as in `lipschitz_error`."""
     smallest = _smallest(w1.dtype)
     w1, b1, w2, found = w1.double(), b1.double(), w2.double(), found.double()
     shape = (len(w1), points)

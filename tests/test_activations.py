@@ -48,7 +48,7 @@ def test_smoothness_and_jumps():
     assert not RELU.smooth
     assert RELU.jumps == (1.0,)
     assert RELU.slope(torch.tensor([0.0, 0.0]), from_right=torch.tensor([False, True])).tolist() == [0, 1]
-    assert PiecewiseQuadratic([-1, 0], [[-0.5, 0, 0], [0, 1, 0.5], [0, 1, 0]], name="FELU") == FELU
+    assert PiecewiseQuadratic([-1, 0], [[-0.5, 0, 0], [0, 1, 0.5], [0, 1, 0]], name="mine") == FELU
     assert FELU != RELU
     assert len({FELU, RELU, QELU}) == 3
 

@@ -68,10 +68,10 @@ def test_broadcasting(implementation, x_shape, w_shapes, b2_shape):
 def test_non_contiguous_input(implementation, generator):
     packed = torch.randn(6, 4, 3 * 8 + 1, dtype=torch.float64, generator=generator)
     views = packed.split((8, 8, 8, 1), -1)
-    reversed_units = [torch.stack([v] * 2, -1)[..., 1] for v in views[:3]]
+    every_other = [torch.stack([v] * 2, -1)[..., 1] for v in views[:3]]
     x = torch.randn(4, 6, dtype=torch.float64, generator=generator).T
     expected = elf(x.contiguous(), *(v.contiguous() for v in views[:3]), views[3].squeeze(-1).contiguous())
-    for weights in (views[:3], reversed_units):
+    for weights in (views[:3], every_other):
         torch.testing.assert_close(elf(x, *weights, views[3].squeeze(-1)), expected)
         torch.testing.assert_close(elf_inverse(expected[0], *weights, views[3].squeeze(-1)), x)
 
@@ -147,7 +147,7 @@ WRONG = {
     "no units": ({"w1": torch.ones(0)}, ValueError, r"w1 must have the shape \(..., units\) with at least one unit"),
     "a scalar weight": ({"b1": torch.ones(())}, ValueError, r"b1 must have the shape \(..., units\)"),
     "batches differ": ({"w1": torch.ones(3, 5), "b1": torch.ones(2, 5)}, ValueError, r"w1 \(3,\), b1 \(2,\)"),
-    "points differ": ({"x": torch.ones(4), "w1": torch.ones(3, 5)}, ValueError, r"x \(4,\), the networks \(3,\)"),
+    "points differ": ({"x": torch.ones(4), "w1": torch.ones(3, 5)}, ValueError, r"x \(4,\), w1 \(3,\), b1 \(\), w2"),
     "bound is 1": ({"bound": 1}, ValueError, r"bound must be in \(0, 1\), got 1"),
     "bound is 0": ({"bound": 0.0}, ValueError, r"bound must be in \(0, 1\), got 0.0"),
     "bound is NaN": ({"bound": math.nan}, ValueError, r"bound must be in \(0, 1\), got nan"),
@@ -187,6 +187,7 @@ def test_backend_is_chosen_and_restored(network):
 def test_meta_tensors_go_through_the_reference_only():
     """Other devices than CPUs are never given to the native kernel."""
     assert kernels.select(torch.float32, torch.device("meta"), FELU).name == "reference"
+    assert lipschitz(*torch.ones(3, 5, device="meta")).shape == ()
     with kernels.backend("native"), pytest.raises(ValueError, match="it runs on CPUs, not on meta"):
         lipschitz(*torch.ones(3, 5, device="meta"))
 

@@ -17,7 +17,7 @@ def wheel(tmp_path_factory):
     build = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT],
         env={
-            "PATH": "/usr/bin:/bin",
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
             "CC": "/bin/false",
             "CXX": "/bin/false",
             "SKBUILD_BUILD_DIR": str(folder / "build"),
@@ -64,7 +64,7 @@ except ValueError as error:
         "2.0",
         "2.0",
         "RuntimeWarning elflow runs without its native kernel, through plain torch, many times slower: "
-        "it was not compiled: install a C++ compiler, then elflow again",
+        "it was not compiled: install a C++ compiler, then elflow again (pip install -v tells more)",
         "backend 'native' cannot take this input: it was not compiled: install a C++ compiler, then elflow again. "
         "Use backend 'auto' or 'reference'",
     ]

@@ -3,15 +3,15 @@
 A backend works on a flat batch of `N` networks of `H` units, each with `M` points of its own:
 
 ====================  ==========  =========================================================================
-`x`, `y`              `(N, M)`    contiguous
-`w1`, `b1`, `w2`      `(N, H)`    units next to each other; rows may be any distance apart, even none
+`x`, `y`              `(N, M)`    of any strides, as are all others
+`w1`, `b1`, `w2`      `(N, H)`    mostly with units next to each other, and rows any distance apart, even none
 `b2`                  `(N,)`
 `bound`               a float     in (0, 1)
 ====================  ==========  =========================================================================
 
-All tensors share one dtype and one device, which :attr:`Backend.refuses` has accepted. Results are differentiable with
-respect to every tensor. Parameters that are not finite raise :class:`ValueError` naming the argument; values of `x` or
-`y` that are not finite concern their own element only.
+All tensors share one dtype and one device, which `Backend.refuses` has accepted. Results are differentiable with
+respect to every tensor. Parameters that are not finite raise ValueError naming the argument, unless there are no
+numbers to look at, as in a traced reference; values of `x` or `y` that are not finite concern their own element only.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = ["Backend", "require_finite", "under_transform"]
 class Backend:
     """One implementation of the network.
 
-    A new backend is a module with these four functions and one line in `elflow/kernels/__init__.py`; the tests in
-    `tests/test_kernels.py` then hold it against the reference.
+    A new backend is a module with these four functions, a line in `elflow/kernels/__init__.py` and one in
+    `tests/conftest.py`, which makes the suite hold it against the reference.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The network in C++ for CPUs: exact Lipschitz constants in O(H log H), fused forward and backward, the inverse.
+"""The network in C++ for CPUs: exact Lipschitz constants in O(H log^2 H), fused forward and backward, the inverse.
 
 The operators are registered with torch under the name `elflow`, so that `torch.compile` and `torch.export` see
 each of them as one node. All arithmetic is in double, whatever the dtype of the tensors. FELU only.
@@ -22,14 +22,17 @@ why_not = None
 try:
     extension = import_module("elflow.kernels._native")
 except ModuleNotFoundError:
-    extension, why_not = None, "it was not compiled: install a C++ compiler, then elflow again"
+    extension, why_not = (
+        None,
+        "it was not compiled: install a C++ compiler, then elflow again (pip install -v tells more)",
+    )
 except ImportError as error:
     extension, why_not = None, f"it was compiled but does not load: {error}"
 
 __all__ = ["ALGORITHMS", "BACKEND", "extension", "steepest"]
 
-ALGORITHMS = "automatic", "sweep", "direct"
-"""How the Lipschitz constant is found, in the order of the C++ enumeration."""
+ALGORITHMS = "sweep", "direct"
+"""Ways to find the Lipschitz constant, in the order of the C++ enumeration. The sweep is ahead at every size."""
 
 
 # --- operators --------------------------------------------------------------------------------------------------------
@@ -39,7 +42,7 @@ ALGORITHMS = "automatic", "sweep", "direct"
 
 
 def lipschitz_kernel(w1: Tensor, b1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
-    return steepest(w1, b1, w2, "automatic")
+    return steepest(w1, b1, w2, "sweep")
 
 
 def lipschitz_backward_kernel(
@@ -210,6 +213,16 @@ def elf_inverse_grad(ctx: Any, grad_x: Tensor, *_: Tensor) -> tuple[Tensor | Non
     return *backward(grad_x, None, x, w1, b1, w2, ctx.bound, constants, places), None
 
 
+def no_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    pass
+
+
+def no_second_derivative(ctx: Any, *_: Tensor) -> None:
+    raise RuntimeError(
+        "the native backend of elflow has no second derivatives: compute them under elflow.kernels.backend('reference')"
+    )
+
+
 # `torch.library.custom_op` would say this more briefly, but costs 25 microseconds a call.
 SCHEMAS = {
     "lipschitz": "(Tensor w1, Tensor b1, Tensor w2) -> (Tensor, Tensor)",
@@ -226,6 +239,8 @@ for name, schema in SCHEMAS.items():
 torch.library.register_autograd("elflow::lipschitz", lipschitz_grad, setup_context=lipschitz_setup)
 torch.library.register_autograd("elflow::elf", elf_grad, setup_context=elf_setup)
 torch.library.register_autograd("elflow::elf_inverse", elf_inverse_grad, setup_context=elf_inverse_setup)
+for name in ("lipschitz_backward", "elf_backward"):
+    torch.library.register_autograd(f"elflow::{name}", no_second_derivative, setup_context=no_setup)
 
 
 # --- the backend ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The network in plain torch: the definition that every other backend is held against.
 
 It runs on any device, for any floating dtype and any activation, and is differentiated by autograd. Arithmetic is in
-float64 where the device has it. Searches are exhaustive, O(H^2) per network, in slices of bounded size.
+float64 where the device has it. Searches are exhaustive, O(H^2) per network, on some networks at a time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ __all__ = ["BACKEND"]
 
 SLICE = 2**22
 """How many numbers a temporary of the exhaustive searches may hold."""
+
+FARTHEST = 1e150
+"""Breakpoints beyond this play no part in the inverse: evaluating the network there could overflow."""
 
 
 def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
@@ -47,10 +50,12 @@ def elf_inverse(
     with torch.no_grad():
         work = len(activation.breakpoints) * w1.shape[1] * max(w1.shape[1], y.shape[1])
         x = in_slices(solve, work, y, s, w1, b1, w2, b2, activation=activation)
-        slope = transform(x, s, w1, b1, w2, b2, activation)[1]
-    # One Newton step takes the rounding away, and its derivative is the implicit one: dx = (dy - df) / f'(x).
-    residual = transform(x, s, w1, b1, w2, b2, activation)[0] - y
-    return torch.where(y.isfinite(), x - residual / (1 + slope), y).to(dtype)
+    # Newton steps take the rounding away. Differentiating one gives the implicit derivative, dx = (dy - df) / f'(x);
+    # differentiating two also gives the second.
+    for _ in range(2):
+        there, slope = transform(x, s, w1, b1, w2, b2, activation)
+        x = x - (there - y) / (1 + slope)
+    return torch.where(y.isfinite(), x, y).to(dtype)
 
 
 def transform(
@@ -58,9 +63,10 @@ def transform(
 ) -> tuple[Tensor, Tensor]:
     """y = x + s g(x) + b2, and s g'(x)."""
     u = w1[:, None] * x[..., None] + b1[:, None]
+    w2 = s[:, None] * w2  # first, so that steep networks do not overflow
     g = (w2[:, None] * activation(u)).sum(-1)
     slope = ((w1 * w2)[:, None] * activation.slope(u)).sum(-1)
-    return x + s[:, None] * g + b2[:, None], s[:, None] * slope
+    return x + g + b2[:, None], slope
 
 
 def normaliser(w1: Tensor, b1: Tensor, w2: Tensor, bound: float, activation: PiecewiseQuadratic) -> Tensor:
@@ -97,18 +103,25 @@ def slope_at(places: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, activation: Pie
 
     owner_w1, owner_b1 = w1.gather(-1, unit), b1.gather(-1, unit)
     has_place = (owner_w1 != 0) & (end < 0)
-    x = (points[kink] - owner_b1) / torch.where(has_place, owner_w1, 1)
-    representable = x.isfinite()
-    x = torch.where(has_place, x.nan_to_num(), 0)
+    point = points[kink]
+    representable = ((point - owner_b1) / torch.where(has_place, owner_w1, 1)).isfinite()
+    x = (point - owner_b1) / torch.where(has_place & representable, owner_w1, 1)
+    x = torch.where(representable, torch.where(has_place, x, 0), torch.finfo(x.dtype).max * owner_w1.sign())
 
-    # Its owner stands exactly at the breakpoint, whatever rounding makes of w1 x + b1.
+    # The argument of unit i at the breakpoint x = (p - b_j) / w_j of unit j, as ((b_i w_j - w_i b_j) + p w_i) / w_j:
+    # units that share the breakpoint then stand exactly there, where w_i x + b_i is off by w_i times the rounding of x.
+    safe_w1 = torch.where(has_place & representable, owner_w1, 1)[..., None]
+    cross = b1[:, None] * safe_w1 - w1[:, None] * owner_b1[..., None]
+    exact = (cross + point[..., None] * w1[:, None]) / safe_w1
+    plain = w1[:, None] * x[..., None] + b1[:, None]
+    u = torch.where(representable[..., None] & exact.isfinite(), exact, plain)
     owner = (unit[..., None] == torch.arange(units, device=w1.device)) & representable[..., None]
-    u = torch.where(owner, points[kink][..., None], w1[:, None] * x[..., None] + b1[:, None])
+    u = torch.where(owner, point[..., None], u)
     if not activation.smooth:
         # Units that share the breakpoint jump with its owner, not a rounding error before or after it.
         reach = (w1[:, None] * x[..., None]).abs() + b1[:, None].abs() + points.abs().max()
-        for point in activation.breakpoints:
-            u = torch.where((u - point).abs() <= 4 * torch.finfo(u.dtype).eps * reach, point, u)
+        for p in activation.breakpoints:
+            u = torch.where((u - p).abs() <= 4 * torch.finfo(u.dtype).eps * reach, p, u)
     slope = activation.slope(u, from_right[..., None] == (w1[:, None] > 0))
     at_end = torch.where((end[..., None] == 1) == (w1[:, None] > 0), activation.right_slope, activation.left_slope)
     at_end = torch.where(w1[:, None] == 0, 0, at_end)
@@ -123,7 +136,7 @@ def solve(
     """The x with f(x) = y, from the quadratic of the piece that holds it."""
     points = torch.tensor(activation.breakpoints, dtype=w1.dtype, device=w1.device)
     corners = ((points[:, None] - b1[:, None]) / w1[:, None]).flatten(1)
-    real = corners.isfinite()
+    real = corners.abs() < FARTHEST
     heights = transform(torch.where(real, corners, 0), s, w1, b1, w2, b2, activation)[0]
     below = real[:, None] & (heights[:, None] <= y[..., None])
     above = real[:, None] & (heights[:, None] > y[..., None])
@@ -158,7 +171,8 @@ def widen(t: Tensor) -> Tensor:
 
 
 def check_parameters(**parameters: Tensor) -> None:
-    if not torch.compiler.is_compiling() and not under_transform():  # where there are no numbers to look at
+    # While compiling, inside torch.func and on the meta device there are no numbers to look at.
+    if not (torch.compiler.is_compiling() or under_transform() or parameters["w1"].is_meta):
         require_finite(**parameters)
 
 

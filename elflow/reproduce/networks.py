@@ -108,8 +108,9 @@ def _draw_network(axes: list[Axes], weights: tuple[Tensor, ...], activation: Pie
     color, above, below = COLORS[activation], *axes
     above.plot(x, g, color=color, label="g(x)")
     above.plot(x, y, color=INK, linewidth=1, label=f"x + s g(x), s = {min(1, bound / constant):.2f}")
-    above.plot(y[::100], back[::100], ".", color=SOFT, markersize=4, label="its inverse")
-    above.set(title=f"{activation.name} network", xlim=(-5, 5), ylim=(-5, 5))
+    above.plot(y, back, color=INK, linewidth=1, linestyle="--", label="its inverse")
+    above.plot([-5, 5], [-5, 5], color=SOFT, linewidth=0.7)
+    above.set(title=f"{activation.name} network", xlabel="x", xlim=(-5, 5), ylim=(-5, 5), aspect="equal")
     above.legend(frameon=False)
     below.plot(x, slope, color=color)
     for line in (constant, -constant):

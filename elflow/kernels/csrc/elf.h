@@ -21,37 +21,44 @@ static inline double halfway(double a, double b) {
   return x;
 }
 
-// Solves x + s g(x) = y. On each piece the answer is the root of a quadratic, so what is searched for is only the piece: solve
-// on the piece at hand and stop as soon as the answer lies on that same piece. A bracket keeps the search from wandering.
+// Solves x + s g(x) = y, where s g is no steeper than `bound`. On each piece the answer is the root of a quadratic, so what is
+// searched for is only the piece: solve on the piece at hand and stop as soon as the answer lies on that same piece. The
+// bound brackets the answer from the first evaluation on, and halving the bracket now and then keeps the search short.
 // Evaluating at a point next to the answer, rather than adding up pieces from afar, also keeps distant breakpoints out of it.
 template <class T>
-static inline double invert(const Network<T>& net, double s, double y) {
+static inline double invert(const Network<T>& net, double s, double bound, double y) {
   constexpr int patience = 8, cap = 160;
   if (!finite(y)) return y;
-  double low = -__builtin_inf(), high = __builtin_inf(), x = y;
+  double low = -__DBL_MAX__, high = __DBL_MAX__, x = y;
   std::int64_t piece = 0;
   bool solved = false;  // x is the root of the quadratic on `piece`
-  for (int step = 0;; ++step) {
-    const Value at = evaluate(net, x);
-    const double residual = y - (x + s * at.g), slope = 1 + s * at.slope, newton = x + residual / slope;
-    if (!finite(newton)) return x;
-    if ((solved && at.piece == piece) || step == cap) return newton;
-    (residual > 0 ? low : high) = x;
-    const double discriminant = slope * slope + 2 * s * at.curvature * residual;
-    double next = discriminant > 0 ? x + 2 * residual / (slope + __builtin_sqrt(discriminant)) : newton;
-    if (abs(next - x) <= 0x1p-51 * (1 + abs(x))) return newton;  // a breakpoint and the answer are one number
+  for (int step = 0; step < cap; ++step) {
+    const Value at = evaluate(net, s, x);
+    const double residual = y - (x + at.g), slope = 1 + at.slope;
+    if (!finite(residual)) return y;
+    const double discriminant = slope * slope + 2 * at.curvature * residual;
+    double next = x + 2 * residual / (slope + __builtin_sqrt(discriminant > 0 ? discriminant : 0));
+    const double reach = x + residual / (1 - bound) * 1.000001;
+    if (residual > 0)
+      low = x, high = reach < high ? reach : high;
+    else
+      high = x, low = reach > low ? reach : low;
+    // x solved the quadratic of the piece that it turned out to lie on, or no rounding can tell it from an answer on the
+    // piece next door. The step that is still taken then removes the rounding of the one before.
+    if ((solved && at.piece == piece) || abs(residual) <= 0x1p-51 * (1 + abs(x) + abs(y)))
+      return next < low ? low : next > high ? high : next;
     solved = discriminant > 0 && next > low && next < high && (step < patience || step % 2);
     piece = at.piece;
-    if (!solved && finite(low) && finite(high)) next = halfway(low, high);
-    x = next;
+    x = solved ? next : halfway(low, high);
   }
+  return x;
 }
 
-// Gradients with respect to the parameters of one network, summed over its points.
+// Gradients with respect to the parameters of one network, and to the logarithm of s, summed over its points.
 struct Gradient {
   std::int64_t padded;  // to whole vectors
   double *w1, *b1, *w2;
-  double b2 = 0, s = 0;
+  double b2 = 0, log_s = 0;
 
   static constexpr std::int64_t doubles(std::int64_t units) { return 3 * round_up(units, lanes); }
 
@@ -74,7 +81,7 @@ struct Gradient {
 template <class T>
 static inline double backward_point(const Network<T>& net, double s, double x, const Value& at, double grad_y,
                                     double grad_log_slope, Gradient& grad) {
-  const double derivative = 1 + s * at.slope;
+  const double derivative = 1 + at.slope;
   const double grad_g = grad_y * s, grad_slope = grad_log_slope * s / derivative;
   const double missing = x != x ? x : 0;  // a NaN goes through, where minimum and maximum would swallow it
   for (std::int64_t i = 0; i < net.units; i += lanes) {
@@ -87,8 +94,8 @@ static inline double backward_point(const Network<T>& net, double s, double x, c
     store(grad.w2 + i, load(grad.w2 + i) + grad_g * felu(u, n) + grad_slope * w1 * q);
   }
   grad.b2 += grad_y;
-  grad.s += grad_y * at.g + grad_log_slope * at.slope / derivative;
-  return grad_y * derivative + grad_slope * at.curvature;
+  grad.log_s += grad_y * at.g + grad_log_slope * at.slope / derivative;
+  return grad_y * derivative + grad_log_slope * at.curvature / derivative;
 }
 
 // Adds to `grad` what the Lipschitz constant brings: |g'| at the steepest place, through the parameters and through the place.

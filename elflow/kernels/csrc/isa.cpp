@@ -1,5 +1,4 @@
-// The instruction sets that this build holds, and which of them this machine has.
-#include "kernels.h"
+#include "isa.h"
 
 namespace elflow {
 

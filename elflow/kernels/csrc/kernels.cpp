@@ -69,7 +69,7 @@ void lipschitz(const Parameters& p, Algorithm algorithm, Span networks, Steepnes
     sweep_all<T>(p, networks, out, scratch);
 }
 
-// A gradient, with those of b2 and of the normaliser behind it.
+// A gradient, with those of b2 and of log s behind it.
 std::int64_t partial_doubles(std::int64_t units) { return Gradient::doubles(units) + 2; }
 
 template <class T>
@@ -94,9 +94,9 @@ void forward(const Forward& f, Span networks, Span points) {
     const double s = normaliser(f.steepness.lipschitz[n], f.bound), b2 = *row<T>(f.parameters.b2, n);
     for (std::int64_t k = n * f.points + points.begin; k < n * f.points + points.end; ++k) {
       const double x = static_cast<const T*>(f.input)[k];
-      const Value at = evaluate(net, x);
-      *written<T>(f.output, k) = static_cast<T>(x + s * at.g + b2);
-      *written<T>(f.log_slope, k) = static_cast<T>(__builtin_log1p(s * at.slope));
+      const Value at = evaluate(net, s, x);
+      *written<T>(f.output, k) = static_cast<T>(x + at.g + b2);
+      *written<T>(f.log_slope, k) = static_cast<T>(__builtin_log1p(at.slope));
     }
   }
 }
@@ -107,7 +107,7 @@ void inverse(const Forward& f, Span networks, Span points) {
     const Network<T> net = network<T>(f.parameters, n);
     const double s = normaliser(f.steepness.lipschitz[n], f.bound), b2 = *row<T>(f.parameters.b2, n);
     for (std::int64_t k = n * f.points + points.begin; k < n * f.points + points.end; ++k)
-      *written<T>(f.output, k) = static_cast<T>(invert(net, s, static_cast<const T*>(f.input)[k] - b2));
+      *written<T>(f.output, k) = static_cast<T>(invert(net, s, f.bound, static_cast<const T*>(f.input)[k] - b2));
   }
 }
 
@@ -119,10 +119,10 @@ void backward_points(const Backward& b, std::int64_t n, Span points, double* par
   grad.clear();
   for (std::int64_t k = n * b.points + points.begin; k < n * b.points + points.end; ++k) {
     const double x = static_cast<const T*>(b.x)[k], given = static_cast<const T*>(b.grad_y)[k];
-    const Value at = evaluate(net, x);
+    const Value at = evaluate(net, s, x);
     if (b.inverse) {
       // Implicit differentiation of f(x) = y: dx = (dy - df) / f'(x).
-      const double grad_y = given / (1 + s * at.slope);
+      const double grad_y = given / (1 + at.slope);
       *written<T>(b.grad_x, k) = static_cast<T>(grad_y);
       backward_point(net, s, x, at, -grad_y, 0, grad);
     } else {
@@ -131,7 +131,7 @@ void backward_points(const Backward& b, std::int64_t n, Span points, double* par
     }
   }
   partial[partial_doubles(net.units) - 2] = grad.b2;
-  partial[partial_doubles(net.units) - 1] = grad.s;
+  partial[partial_doubles(net.units) - 1] = grad.log_s;
 }
 
 template <class T>
@@ -140,11 +140,11 @@ void backward_network(const Backward& b, std::int64_t n, double* partials, std::
   for (std::int64_t c = 1; c < count; ++c)
     for (std::int64_t i = 0; i < size; ++i) partials[i] += partials[c * size + i];
   Gradient grad(units, partials);
-  grad.b2 = partials[size - 2], grad.s = partials[size - 1];
+  grad.b2 = partials[size - 2], grad.log_s = partials[size - 1];
   const double lipschitz = b.lipschitz[n];
   if (lipschitz > b.bound) {  // s = bound / lipschitz
     const Network<T> net = network<T>(b.parameters, n);
-    backward_lipschitz(net, b.where[n], -grad.s * b.bound / lipschitz / lipschitz, grad);
+    backward_lipschitz(net, b.where[n], -grad.log_s / lipschitz, grad);
   }
   grad.write(units, written<T>(b.grad_w1, n * units), written<T>(b.grad_b1, n * units),
              written<T>(b.grad_w2, n * units));

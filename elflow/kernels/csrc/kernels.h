@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 namespace elflow {
 
@@ -18,7 +16,7 @@ struct Parameters {
   Rows w1, b1, w2, b2;  // b2 may be null
 };
 
-enum class Algorithm { automatic, sweep, direct };
+enum class Algorithm { sweep, direct };
 
 // What the Lipschitz constant of network n is, and where |g'| takes it.
 struct Steepness {
@@ -70,14 +68,5 @@ struct Kernels {
   void (*backward_points)(const Backward&, std::int64_t network, Span points, double* partial);
   void (*backward_network)(const Backward&, std::int64_t network, double* partials, std::int64_t count);
 };
-
-struct InstructionSet {
-  std::string name;
-  bool (*supported)();
-  const Kernels &float32, &float64;
-};
-
-// From the most capable to the least; the last one runs everywhere.
-const std::vector<InstructionSet>& instruction_sets();
 
 }  // namespace elflow

@@ -1,6 +1,6 @@
 // The exact Lipschitz constant of a network: the greatest |g'| over its breakpoints and the two ends of the line.
 //
-// A sweep sorts the breakpoints and walks g' across them, O(H log H); direct evaluation takes O(H^2). Either only proposes where
+// A sweep sorts the breakpoints and walks g' across them, O(H log^2 H); direct evaluation takes O(H^2). Either only proposes where
 // the greatest slope is, and bounds what rounding can have done to the slopes it compared. The slope at that place is then
 // evaluated anew, and so is every other that the bound leaves in the running.
 #pragma once
@@ -25,8 +25,9 @@ constexpr double slack = sizeof(T) == 4 ? 1e-6 : 1e-14;
 // slope changes by no more than this times sum |a_i| (|b1_i| + 1).
 constexpr double placement = 8 * epsilon;
 
-// Breakpoints beyond this are left to direct evaluation. Units that have none get one that is farther still.
-constexpr double farthest = 1e300, nowhere = 1e305;
+// Breakpoints beyond this, and slopes below its inverse, are left to direct evaluation, so that nothing on the way underflows.
+// Units that have no breakpoints get one that is farther still.
+constexpr double farthest = 1e140, nowhere = 1e145;
 static inline bool is_place(double x) { return x < 2 * farthest; }
 static inline ivec is_place(vec x) { return x < 2 * farthest; }
 
@@ -37,7 +38,8 @@ struct Proposal {
 
   template <class T>
   bool certain() const {
-    return 2 * error <= slack<T> * slope;
+    const bool sizeable = slope > 1 / farthest && finite(slope) && finite(error);
+    return (sizeable && 2 * error <= slack<T> * slope) || (slope == 0 && error == 0);
   }
 };
 
@@ -53,6 +55,18 @@ struct Walk {
   }
 };
 
+// The same, with a bound on what rounding has done so far: one far breakpoint then spoils none of those before it.
+struct CarefulWalk : Walk<double> {
+  double error, curvature_error = 0;
+
+  void pass(double breakpoint, double jump) {
+    const double step = breakpoint - x;
+    Walk<double>::pass(breakpoint, jump);
+    error += curvature_error * step + 4 * epsilon * (abs(slope) + abs(curvature * step));
+    curvature_error += 2 * epsilon * (abs(curvature) + abs(jump));
+  }
+};
+
 // The breakpoints of one network per lane, in order. A breakpoint's lowest bits carry its tag through the sort: twice its unit,
 // plus one at the foot of the ramp.
 class Sweep {
@@ -63,9 +77,12 @@ class Sweep {
   ivec usual_;        // whether all breakpoints are within reach of a sweep
 
   static constexpr std::int64_t rows(std::int64_t units) { return round_up(2 * units, sort_block); }
+  double moved() const { return 0x1p-52 * static_cast<double>(tag_mask_ + 1); }
   vec key(vec x, std::int64_t tag) const { return (vec)(((ivec)x & ~tag_mask_) | tag); }
   std::int64_t tag(std::int64_t k, int lane) const {
-    return reinterpret_cast<const std::int64_t*>(keys_ + k)[lane] & tag_mask_;
+    std::int64_t bits;
+    __builtin_memcpy(&bits, reinterpret_cast<const char*>(keys_ + k) + sizeof bits * lane, sizeof bits);
+    return bits & tag_mask_;
   }
 
  public:
@@ -137,6 +154,9 @@ class Sweep {
     return t % 2 ? jumps_[t / 2][lane] : -jumps_[t / 2][lane];
   }
   double left(int lane) const { return left_[lane]; }
+  bool usual(int lane) const { return usual_[lane] != 0; }
+  // What rounding and the tags do to a slope before any step of a walk.
+  double least_error(int lane) const { return reach_[lane] * (2 * moved() + placement); }
 
   void propose(Proposal* proposals) const {
     Walk<vec> walk{keys_[0], left_};
@@ -155,12 +175,12 @@ class Sweep {
     where = end > best ? key(vec{}, at_plus_infinity(units_)) : where;
     best = max(best, end);
     // Rounding enters the sums of jumps and of slopes, once in each step; tags move breakpoints.
-    const double steps = 2 * static_cast<double>(units_) + 2, moved = 0x1p-52 * static_cast<double>(tag_mask_ + 1);
+    const double steps = 2 * static_cast<double>(units_) + 2;
     const vec span = walk.x - keys_[0];
-    const vec error = (bend_ * span + reach_) * (steps * epsilon) + reach_ * (2 * moved + placement);
+    const vec error = (bend_ * span + reach_) * (steps * epsilon) + reach_ * (2 * moved() + placement);
     for (int l = 0; l < lanes; ++l) {
       const std::int64_t winner = place(((ivec)where)[l] & tag_mask_);
-      proposals[l] = {best[l], usual_[l] ? error[l] : nowhere, static_cast<std::int32_t>(winner)};
+      proposals[l] = {best[l], usual_[l] ? error[l] : __builtin_inf(), static_cast<std::int32_t>(winner)};
     }
   }
 };
@@ -170,7 +190,7 @@ static inline double evaluated_slope(const Network<T>& net, std::int64_t where) 
   if constexpr (sizeof(T) == 4)
     return abs(slope_at(net, where));
   else
-    return static_cast<double>(__builtin_fabsl(slope_at_extended(net, where)));
+    return abs(slope_at_extended(net, where));
 }
 
 template <class T>
@@ -180,25 +200,34 @@ static inline void challenge(const Network<T>& net, std::int64_t where, Steepest
   if (slope > champion.lipschitz) champion = {slope, static_cast<std::int32_t>(where)};
 }
 
-// Every place that may be the steepest, evaluated directly.
+// Calls visit(k, slope, error) for each breakpoint within reach of the sweep.
+template <class Visit>
+static inline void walk_carefully(const Sweep& sweep, int lane, const Visit& visit) {
+  CarefulWalk walk{{sweep.breakpoint(0, lane), sweep.left(lane)}, sweep.least_error(lane)};
+  for (std::int64_t k = 0; k < sweep.count() && is_place(sweep.breakpoint(k, lane)); ++k) {
+    walk.pass(sweep.breakpoint(k, lane), sweep.jump(k, lane));
+    visit(k, abs(walk.slope), walk.error);
+  }
+}
+
+// Where the sweep is sure, its proposal; otherwise the greatest of all places that may be steepest, evaluated directly.
 template <class T>
 static inline Steepest decide(const Network<T>& net, const Sweep& sweep, int lane, const Proposal& proposal) {
   Steepest champion{evaluated_slope<T>(net, proposal.where), proposal.where};
   if (proposal.certain<T>()) return champion;
-  const double threshold = proposal.slope - 2 * proposal.error;
   challenge<T>(net, at_minus_infinity(net.units), champion);
   challenge<T>(net, at_plus_infinity(net.units), champion);
-  if (!(threshold > 0)) {
+  if (!sweep.usual(lane) || !(champion.lipschitz > 1 / farthest) || !finite(proposal.slope)) {
     for (std::int64_t where = 0; where < 2 * net.units; ++where) challenge<T>(net, where, champion);
     return champion;
   }
-  Walk<double> walk{sweep.breakpoint(0, lane), sweep.left(lane)};
-  for (std::int64_t k = 0; k < sweep.count(); ++k) {
-    const double x = sweep.breakpoint(k, lane);
-    if (!is_place(x)) break;
-    walk.pass(x, sweep.jump(k, lane));
-    if (abs(walk.slope) >= threshold) challenge<T>(net, sweep.where(k, lane), champion);
-  }
+  double least = champion.lipschitz;
+  walk_carefully(sweep, lane, [&](std::int64_t, double slope, double error) {
+    if (slope - error > least) least = slope - error;
+  });
+  walk_carefully(sweep, lane, [&](std::int64_t k, double slope, double error) {
+    if (!(slope + error < least)) challenge<T>(net, sweep.where(k, lane), champion);
+  });
   return champion;
 }
 

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "kernels.h"
+#include "isa.h"
 #include "parallel.h"
 
 namespace nb = nanobind;
@@ -19,7 +19,7 @@ namespace {
 using Doubles = std::unique_ptr<double, decltype(&std::free)>;
 
 Doubles allocate(std::int64_t count) {
-  const std::size_t bytes = (static_cast<std::size_t>(count) * sizeof(double) + 63) / 64 * 64;
+  const std::size_t bytes = (static_cast<std::size_t>(count) * sizeof(double) / 64 + 1) * 64;
   auto* memory = static_cast<double*>(std::aligned_alloc(64, bytes));
   if (!memory) throw std::bad_alloc();
   return {memory, &std::free};
@@ -74,14 +74,14 @@ std::int64_t networks_per_task(std::int64_t units, std::int64_t points) {
   return std::max<std::int64_t>(8, work_units / (units * std::max<std::int64_t>(1, points)) / 8 * 8);
 }
 
-// How the points of one network are cut into pieces of work. It depends on their number alone, so that sums come out the
-// same on any number of threads.
+// How the points of one network are cut into pieces of work, where there are few networks. It depends on the shape alone, so
+// that sums come out the same on any number of threads.
 struct Cuts {
   std::int64_t points, size, count;
 
-  explicit Cuts(std::int64_t points)
+  Cuts(std::int64_t networks, std::int64_t points)
       : points(points),
-        size(std::max<std::int64_t>(256, (points + 63) / 64)),
+        size(networks < 64 ? std::max<std::int64_t>(256, (points + 63) / 64) : std::max<std::int64_t>(1, points)),
         count(std::max<std::int64_t>(1, (points + size - 1) / size)) {}
 
   Span operator[](std::int64_t i) const { return {i * size, std::min(points, (i + 1) * size)}; }
@@ -89,7 +89,10 @@ struct Cuts {
 
 template <class Body>
 void for_tasks(std::int64_t count, std::int64_t size, std::int64_t scratch, int threads, const Body& body) {
-  parallel_for((count + size - 1) / size, threads, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t tasks = (count + size - 1) / size;
+  // Waking a thread costs as much as several tasks.
+  threads = static_cast<int>(std::min<std::int64_t>(threads, std::max<std::int64_t>(1, tasks / 4)));
+  parallel_for(tasks, threads, [&](std::int64_t begin, std::int64_t end) {
     const Doubles memory = allocate(scratch);
     for (std::int64_t t = begin; t < end; ++t) body(Span{t * size, std::min(count, (t + 1) * size)}, memory.get());
   });
@@ -130,10 +133,10 @@ bool transform(const Networks& nets, std::int64_t points, double bound, Address 
   const auto step = log_slope ? k.forward : k.inverse;
   const Forward f{nets.parameters, {at<double>(constants), at<std::int32_t>(places)}, points, bound, at<void>(given),
                   at<void>(result), at<void>(log_slope)};
-  const Cuts cuts(points);
+  const Cuts cuts(nets.count, points);
   for_tasks(nets.count, networks_per_task(units, cuts.count > 1 ? 1 : points), k.scratch_doubles(units), threads,
             [&](Span networks, double* memory) {
-              k.lipschitz(f.parameters, Algorithm::automatic, networks, f.steepness, memory);
+              k.lipschitz(f.parameters, Algorithm::sweep, networks, f.steepness, memory);
               if (cuts.count == 1) step(f, networks, cuts[0]);
             });
   if (cuts.count > 1)
@@ -154,7 +157,7 @@ void transform_backward(const Networks& nets, std::int64_t points, double bound,
                    bound,             at<void>(x),           at<void>(grad),           at<void>(grad_log_slope),
                    at<void>(grad_x),  at<void>(grad_w1),     at<void>(grad_b1),        at<void>(grad_w2),
                    at<void>(grad_b2), !grad_log_slope};
-  const Cuts cuts(points);
+  const Cuts cuts(nets.count, points);
   if (cuts.count == 1) {
     for_tasks(nets.count, networks_per_task(units, points), row, threads, [&](Span networks, double* memory) {
       for (std::int64_t n = networks.begin; n < networks.end; ++n) {

@@ -33,7 +33,7 @@ struct Network {
   }
 };
 
-// g, g' and g'' at a point, and the number of breakpoints to its left, which tells the quadratic piece it lies on.
+// s g, s g' and s g'' at a point, and the number of breakpoints to its left, which tells the quadratic piece it lies on.
 struct Value {
   double g, slope, curvature;
   std::int64_t piece;
@@ -48,10 +48,10 @@ static inline vec felu(vec u, vec n) { return n + n * n * 0.5 + max(u, vec{}); }
 
 // Minimum and maximum swallow NaN, so the rare infinite or missing x takes this slower road.
 template <class T>
-static inline Value evaluate_anywhere(const Network<T>& net, double x) {
+static inline Value evaluate_anywhere(const Network<T>& net, double s, double x) {
   Value at{0, 0, 0, 0};
   for (std::int64_t i = 0; i < net.units; ++i) {
-    const double w1 = net.w1_row[i], w2 = net.w2_row[i], u = w1 * x + net.b1_row[i];
+    const double w1 = net.w1_row[i], w2 = s * net.w2_row[i], u = w1 * x + net.b1_row[i];
     const double n = u <= -1 ? -1 : u >= 0 ? 0 : u;
     at.g += w2 * (n + n * n / 2 + (u > 0 ? u : 0));
     at.slope += w1 * w2 * (1 + n);
@@ -60,12 +60,12 @@ static inline Value evaluate_anywhere(const Network<T>& net, double x) {
 }
 
 template <class T>
-static inline Value evaluate(const Network<T>& net, double x) {
-  if (!finite(x)) return evaluate_anywhere(net, x);
+static inline Value evaluate(const Network<T>& net, double s, double x) {
+  if (!finite(x)) return evaluate_anywhere(net, s, x);
   vec g{}, slope{}, curvature{};
   ivec piece{};
   for (std::int64_t i = 0; i < net.units; i += lanes) {
-    const vec w1 = net.w1(i), w2 = net.w2(i), a = w1 * w2;
+    const vec w1 = net.w1(i), w2 = net.w2(i) * s, a = w1 * w2;
     const vec u = w1 * x + net.b1(i), n = on_ramp(u);
     const ivec above_foot = u > -1.0, above_top = u > 0.0;  // each 0 or -1
     g += w2 * felu(u, n);
@@ -77,6 +77,23 @@ static inline Value evaluate(const Network<T>& net, double x) {
   std::int64_t count = 0;
   for (int l = 0; l < lanes; ++l) count += piece[l];
   return {sum(g), sum(slope), sum(curvature), count};
+}
+
+// What rounding took from the sum of a and b.
+template <class Real>
+static inline Real lost(Real a, Real b, Real total) {
+  const Real kept = total - a;
+  return (a - (total - kept)) + (b - kept);
+}
+
+// The argument w1 x + b1 of a unit at the breakpoint x = -(off + b1_j)/w1_j of unit j, as ((b1 w1_j - w1 b1_j) - off w1) / w1_j.
+// Units that share the breakpoint then stand where they should, however steep they are: rounding x would move steep units
+// by far more than the width of their ramps. Products of float32 weights are exact in double; `low` is what those of float64 lack.
+template <class Real>
+static inline Real argument(Real product, Real owners_product, Real low, Real shift, Real owner_w1) {
+  const Real difference = product - owners_product, total = difference - shift;
+  const Real rest = lost(product, -owners_product, difference) + lost(difference, -shift, total) + low;
+  return (total + rest) / owner_w1;
 }
 
 // g' at a breakpoint, where its owner stands exactly at the foot or the top of its ramp, or at an end of the line.
@@ -91,35 +108,35 @@ static inline double slope_at(const Network<T>& net, std::int64_t where) {
     }
     return sum(slope);
   }
-  const std::int64_t j = net.owner(where), block = j / lanes * lanes;
-  const double x = net.breakpoint(where);
+  const std::int64_t j = net.owner(where);
+  const double owner_w1 = net.w1_row[j], owner_b1 = net.b1_row[j], off = net.off(where);
   for (std::int64_t i = 0; i < net.units; i += lanes) {
     const vec w1 = net.w1(i);
-    vec q = ramp(w1 * x + net.b1(i));
-    if (i == block) q[j - block] = 1 - net.off(where);
-    slope += w1 * net.w2(i) * q;
+    const vec u = argument<vec>(net.b1(i) * owner_w1, w1 * owner_b1, vec{}, w1 * off, splat(owner_w1));
+    slope += w1 * net.w2(i) * ramp(u);
   }
   return sum(slope);
 }
 
-// The same in the machine's widest arithmetic, for results that are themselves double.
+// The same for results that are double themselves: products with what they lack, and sums in the widest arithmetic there is.
 template <class T>
-static inline long double slope_at_extended(const Network<T>& net, std::int64_t where) {
-  typedef long double real;
+ELFLOW_EACH_ROUNDING static inline double slope_at_extended(const Network<T>& net, std::int64_t where) {
+  ELFLOW_EACH_ROUNDING_HERE
   const bool end = where >= 2 * net.units;
   const int side = where == at_plus_infinity(net.units) ? 1 : -1;
-  const std::int64_t j = end ? -1 : net.owner(where);
-  const real x = end ? 0 : -(net.off(where) + static_cast<real>(net.b1_row[j])) / net.w1_row[j];
-  real slope = 0;
+  const std::int64_t j = end ? 0 : net.owner(where);
+  const double owner_w1 = net.w1_row[j], owner_b1 = net.b1_row[j], off = net.off(where);
+  long double slope = 0;
   for (std::int64_t i = 0; i < net.units; ++i) {
-    const real w1 = net.w1_row[i];
-    real above = w1 * x + net.b1_row[i] + 1;
-    if (end) above = w1 * side > 0;
-    if (i == j) above = 1 - net.off(where);
-    const real q = above <= 0 ? 0 : above >= 1 ? 1 : above;
-    slope += w1 * net.w2_row[i] * q;
+    const double w1 = net.w1_row[i], b1 = net.b1_row[i], product = b1 * owner_w1, owners_product = w1 * owner_b1;
+    const double low = __builtin_fma(b1, owner_w1, -product) - __builtin_fma(w1, owner_b1, -owners_product);
+    double u = argument(product, owners_product, low, off * w1, owner_w1);
+    if (!finite(u)) u = w1 * net.breakpoint(where) + b1;  // a product overflowed
+    if (end) u = w1 * side > 0 ? 0 : -1;
+    const double n = u <= -1 ? -1 : u >= 0 ? 0 : u;
+    slope += static_cast<long double>(w1) * net.w2_row[i] * (1 + static_cast<long double>(n));
   }
-  return slope;
+  return static_cast<double>(slope);
 }
 
 }  // namespace elflow::ELFLOW_ISA

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -19,9 +21,9 @@ namespace {
 // After a parallel loop the threads of an OpenMP runtime spin for some milliseconds, waiting for the next one. A second pool
 // would fight with them for the cores, so this asks the very runtime that torch is linked to. Every OpenMP runtime on
 // Linux (GNU, LLVM, Intel) has this entry point.
-using Fork = void (*)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+using Parallel = void (*)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
 
-Fork find_fork() {
+Parallel find_parallel() {
 #if defined(__linux__)
   std::string path;
   dl_iterate_phdr(
@@ -32,14 +34,14 @@ Fork find_fork() {
       },
       &path);
   if (!path.empty())
-    if (void* torch = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD)) return reinterpret_cast<Fork>(dlsym(torch, "GOMP_parallel"));
+    if (void* torch = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD)) return reinterpret_cast<Parallel>(dlsym(torch, "GOMP_parallel"));
 #endif
   return nullptr;
 }
 
-Fork torch_fork() {
-  static const Fork fork = find_fork();
-  return fork;
+Parallel torchs_parallel() {
+  static const Parallel parallel = find_parallel();
+  return parallel;
 }
 
 }  // namespace
@@ -55,19 +57,31 @@ void parallel_for(std::int64_t count, int threads, const std::function<void(std:
     const std::function<void(std::int64_t, std::int64_t)>& body;
     const std::int64_t count, shares;
     std::atomic<std::int64_t> next{0};
+    std::mutex mutex{};
+    std::exception_ptr failure{};
 
     static void run(void* data) {
       Work& w = *static_cast<Work*>(data);
-      for (std::int64_t i; (i = w.next++) < w.shares;) w.body(w.count * i / w.shares, w.count * (i + 1) / w.shares);
+      try {
+        for (std::int64_t i; (i = w.next++) < w.shares;) w.body(w.count * i / w.shares, w.count * (i + 1) / w.shares);
+      } catch (...) {
+        w.next = w.shares;
+        const std::lock_guard<std::mutex> lock(w.mutex);
+        w.failure = std::current_exception();
+      }
     }
   } work{body, count, std::min<std::int64_t>(16 * threads, count)};
-  if (torch_fork()) return torch_fork()(Work::run, &work, static_cast<unsigned>(threads), 0);
-  std::vector<std::thread> others;
-  for (int t = 1; t < threads; ++t) others.emplace_back(Work::run, &work);
-  Work::run(&work);
-  for (std::thread& other : others) other.join();
+  if (torchs_parallel()) {
+    torchs_parallel()(Work::run, &work, static_cast<unsigned>(threads), 0);
+  } else {
+    std::vector<std::thread> others;
+    for (int t = 1; t < threads; ++t) others.emplace_back(Work::run, &work);
+    Work::run(&work);
+    for (std::thread& other : others) other.join();
+  }
+  if (work.failure) std::rethrow_exception(work.failure);
 }
 
-const char* thread_pool() { return torch_fork() ? "torch" : "own"; }
+const char* thread_pool() { return torchs_parallel() ? "torch" : "own"; }
 
 }  // namespace elflow

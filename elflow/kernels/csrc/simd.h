@@ -11,6 +11,15 @@
 #include <immintrin.h>
 #endif
 
+// Compilers join products and sums into one rounding where they can. Functions that account for each rounding forbid it.
+#if defined(__clang__)
+#define ELFLOW_EACH_ROUNDING
+#define ELFLOW_EACH_ROUNDING_HERE _Pragma("clang fp contract(off)")
+#else
+#define ELFLOW_EACH_ROUNDING __attribute__((optimize("fp-contract=off")))
+#define ELFLOW_EACH_ROUNDING_HERE
+#endif
+
 namespace elflow::ELFLOW_ISA {
 
 constexpr int lanes = ELFLOW_LANES;
