@@ -1,6 +1,6 @@
 """The one-dimensional exact-Lipschitz network, in several implementations of one contract.
 
-The fastest implementation that can take the input is chosen for each call; :func:`backend` forces one.
+The fastest implementation that can take the input is chosen for each call; `backend` forces one.
 """
 
 from __future__ import annotations

@@ -186,17 +186,9 @@ class Sweep {
 };
 
 template <class T>
-static inline double evaluated_slope(const Network<T>& net, std::int64_t where) {
-  if constexpr (sizeof(T) == 4)
-    return abs(slope_at(net, where));
-  else
-    return abs(slope_at_extended(net, where));
-}
-
-template <class T>
 static inline void challenge(const Network<T>& net, std::int64_t where, Steepest& champion) {
   if (!net.exists(where)) return;
-  const double slope = evaluated_slope<T>(net, where);
+  const double slope = abs(slope_at(net, where));
   if (slope > champion.lipschitz) champion = {slope, static_cast<std::int32_t>(where)};
 }
 
@@ -213,7 +205,7 @@ static inline void walk_carefully(const Sweep& sweep, int lane, const Visit& vis
 // Where the sweep is sure, its proposal; otherwise the greatest of all places that may be steepest, evaluated directly.
 template <class T>
 static inline Steepest decide(const Network<T>& net, const Sweep& sweep, int lane, const Proposal& proposal) {
-  Steepest champion{evaluated_slope<T>(net, proposal.where), proposal.where};
+  Steepest champion{abs(slope_at(net, proposal.where)), proposal.where};
   if (proposal.certain<T>()) return champion;
   challenge<T>(net, at_minus_infinity(net.units), champion);
   challenge<T>(net, at_plus_infinity(net.units), champion);

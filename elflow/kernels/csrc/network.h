@@ -97,8 +97,7 @@ static inline Real argument(Real product, Real owners_product, Real low, Real sh
 }
 
 // g' at a breakpoint, where its owner stands exactly at the foot or the top of its ramp, or at an end of the line.
-template <class T>
-static inline double slope_at(const Network<T>& net, std::int64_t where) {
+static inline double slope_at(const Network<float>& net, std::int64_t where) {
   vec slope{};
   if (where >= 2 * net.units) {
     const double side = where == at_plus_infinity(net.units) ? 1 : -1;
@@ -119,8 +118,7 @@ static inline double slope_at(const Network<T>& net, std::int64_t where) {
 }
 
 // The same for results that are double themselves: products with what they lack, and sums in the widest arithmetic there is.
-template <class T>
-ELFLOW_EACH_ROUNDING static inline double slope_at_extended(const Network<T>& net, std::int64_t where) {
+ELFLOW_EACH_ROUNDING static inline double slope_at(const Network<double>& net, std::int64_t where) {
   ELFLOW_EACH_ROUNDING_HERE
   const bool end = where >= 2 * net.units;
   const int side = where == at_plus_infinity(net.units) ? 1 : -1;
