@@ -6,6 +6,7 @@ each of them as one node. All arithmetic is in double, whatever the dtype of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -15,19 +16,16 @@ from torch import Tensor
 from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.kernels._contract import Backend, require_finite, under_transform
 
-extension: Any
+extension: Any = None
 """The compiled module, or None where there is none."""
-why_not = None
+why_not: str | None = None
 """Why there is none."""
 try:
     extension = import_module("elflow.kernels._native")
 except ModuleNotFoundError:
-    extension, why_not = (
-        None,
-        "it was not compiled: install a C++ compiler, then elflow again (pip install -v tells more)",
-    )
+    why_not = "it was not compiled: install a C++ compiler, then elflow again (pip install -v tells more)"
 except ImportError as error:
-    extension, why_not = None, f"it was compiled but does not load: {error}"
+    why_not = f"it was compiled but does not load: {error}"
 
 __all__ = ["ALGORITHMS", "BACKEND", "extension", "steepest"]
 
@@ -223,24 +221,41 @@ def no_second_derivative(ctx: Any, *_: Tensor) -> None:
     )
 
 
-# `torch.library.custom_op` would say this more briefly, but costs 25 microseconds a call.
-SCHEMAS = {
-    "lipschitz": "(Tensor w1, Tensor b1, Tensor w2) -> (Tensor, Tensor)",
-    "lipschitz_backward": "(Tensor grad, Tensor w1, Tensor b1, Tensor w2, Tensor places) -> (Tensor, Tensor, Tensor)",
-    "elf": "(Tensor x, Tensor w1, Tensor b1, Tensor w2, Tensor b2, float bound) -> (Tensor, Tensor, Tensor, Tensor)",
-    "elf_inverse": "(Tensor y, Tensor w1, Tensor b1, Tensor w2, Tensor b2, float bound) -> (Tensor, Tensor, Tensor)",
-    "elf_backward": "(Tensor grad, Tensor? grad_log_slope, Tensor x, Tensor w1, Tensor b1, Tensor w2, float bound, "
-    "Tensor constants, Tensor places) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+WEIGHTS = "Tensor w1, Tensor b1, Tensor w2"
+OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
+    "lipschitz": (f"({WEIGHTS}) -> (Tensor, Tensor)", lipschitz_kernel, lipschitz_shape),
+    "lipschitz_backward": (
+        f"(Tensor grad, {WEIGHTS}, Tensor places) -> (Tensor, Tensor, Tensor)",
+        lipschitz_backward_kernel,
+        lipschitz_backward_shape,
+    ),
+    "elf": (
+        f"(Tensor x, {WEIGHTS}, Tensor b2, float bound) -> (Tensor, Tensor, Tensor, Tensor)",
+        elf_kernel,
+        elf_shape,
+    ),
+    "elf_inverse": (
+        f"(Tensor y, {WEIGHTS}, Tensor b2, float bound) -> (Tensor, Tensor, Tensor)",
+        elf_inverse_kernel,
+        elf_inverse_shape,
+    ),
+    "elf_backward": (
+        f"(Tensor grad, Tensor? grad_log_slope, Tensor x, {WEIGHTS}, float bound, Tensor constants, Tensor places)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+        elf_backward_kernel,
+        elf_backward_shape,
+    ),
 }
-for name, schema in SCHEMAS.items():
-    torch.library.define(f"elflow::{name}", schema)
-    torch.library.impl(f"elflow::{name}", "CPU", globals()[f"{name}_kernel"])
-    torch.library.register_fake(f"elflow::{name}", globals()[f"{name}_shape"])
+# `torch.library.custom_op` would say this more briefly, but costs 25 microseconds a call.
+for _name, (_schema, _kernel, _shape) in OPERATORS.items():
+    torch.library.define(f"elflow::{_name}", _schema)
+    torch.library.impl(f"elflow::{_name}", "CPU", _kernel)
+    torch.library.register_fake(f"elflow::{_name}", _shape)
 torch.library.register_autograd("elflow::lipschitz", lipschitz_grad, setup_context=lipschitz_setup)
 torch.library.register_autograd("elflow::elf", elf_grad, setup_context=elf_setup)
 torch.library.register_autograd("elflow::elf_inverse", elf_inverse_grad, setup_context=elf_inverse_setup)
-for name in ("lipschitz_backward", "elf_backward"):
-    torch.library.register_autograd(f"elflow::{name}", no_second_derivative, setup_context=no_setup)
+for _name in ("lipschitz_backward", "elf_backward"):
+    torch.library.register_autograd(f"elflow::{_name}", no_second_derivative, setup_context=no_setup)
 
 
 # --- the backend ------------------------------------------------------------------------------------------------------
