@@ -47,7 +47,7 @@ def lipschitz_backward_kernel(
     grad: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, places: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     w1, b1, w2, grad = rows(w1), rows(b1), rows(w2), grad.contiguous()
-    grads = lipschitz_backward_shape(grad, w1, b1, w2, places)
+    grads = lipschitz_backward_shape(grad, w1)
     extension.lipschitz_backward(networks(w1, b1, w2), *pointers(places, grad, *grads), torch.get_num_threads())
     return grads
 
@@ -55,7 +55,7 @@ def lipschitz_backward_kernel(
 def elf_kernel(
     x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    results = elf_shape(x, w1, b1, w2, b2, bound)
+    results = elf_shape(x, w1)
     transform(x, w1, b1, w2, b2, bound, *results)
     return results
 
@@ -63,7 +63,7 @@ def elf_kernel(
 def elf_inverse_kernel(
     y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    results = elf_inverse_shape(y, w1, b1, w2, b2, bound)
+    results = elf_inverse_shape(y, w1)
     x, constants, places = results
     transform(y, w1, b1, w2, b2, bound, x, None, constants, places)
     return results
@@ -81,7 +81,7 @@ def elf_backward_kernel(
     places: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x, w1, b1, w2 and b2; of the inverse where there is no gradient of a log-slope."""
-    grads = elf_backward_shape(grad, grad_log_slope, x, w1, b1, w2, bound, constants, places)
+    grads = elf_backward_shape(grad, grad_log_slope, x, w1)
     w1, b1, w2, x, grad = rows(w1), rows(b1), rows(w2), x.contiguous(), grad.contiguous()
     grad_log_slope = None if grad_log_slope is None else grad_log_slope.contiguous()
     addresses = pointers(constants, places, x, grad, grad_log_slope, *grads)
@@ -140,41 +140,26 @@ def steepness(w1: Tensor) -> tuple[Tensor, Tensor]:
     return w1.new_empty(w1.shape[0], dtype=torch.float64), w1.new_empty(w1.shape[0], dtype=torch.int32)
 
 
-def lipschitz_shape(w1: Tensor, b1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
+def lipschitz_shape(w1: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return steepness(w1)
 
 
-def lipschitz_backward_shape(
-    grad: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, places: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def lipschitz_backward_shape(grad: Tensor, w1: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return w1.new_empty(w1.shape), w1.new_empty(w1.shape), w1.new_empty(w1.shape)
 
 
-def elf_shape(
-    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def elf_shape(x: Tensor, w1: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape), *steepness(w1)
 
 
-def elf_inverse_shape(
-    y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def elf_inverse_shape(y: Tensor, w1: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return y.new_empty(y.shape), *steepness(w1)
 
 
 def elf_backward_shape(
-    grad: Tensor,
-    grad_log_slope: Tensor | None,
-    x: Tensor,
-    w1: Tensor,
-    b1: Tensor,
-    w2: Tensor,
-    bound: float,
-    constants: Tensor,
-    places: Tensor,
+    grad: Tensor, grad_log_slope: Tensor | None, x: Tensor, w1: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    weights = [w1.new_empty(w1.shape) for _ in range(3)]
-    return x.new_empty(x.shape), weights[0], weights[1], weights[2], w1.new_empty(w1.shape[0])
+    return x.new_empty(x.shape), *lipschitz_backward_shape(grad, w1), w1.new_empty(w1.shape[0])
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------

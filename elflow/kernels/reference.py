@@ -105,14 +105,14 @@ def slope_at(places: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, activation: Pie
     has_place = (owner_w1 != 0) & (end < 0)
     point = points[kink]
     representable = ((point - owner_b1) / torch.where(has_place, owner_w1, 1)).isfinite()
-    x = (point - owner_b1) / torch.where(has_place & representable, owner_w1, 1)
+    safe_w1 = torch.where(has_place & representable, owner_w1, 1)
+    x = (point - owner_b1) / safe_w1
     x = torch.where(representable, torch.where(has_place, x, 0), torch.finfo(x.dtype).max * owner_w1.sign())
 
     # The argument of unit i at the breakpoint x = (p - b_j) / w_j of unit j, as ((b_i w_j - w_i b_j) + p w_i) / w_j:
     # units that share the breakpoint then stand exactly there, where w_i x + b_i is off by w_i times the rounding of x.
-    safe_w1 = torch.where(has_place & representable, owner_w1, 1)[..., None]
-    cross = b1[:, None] * safe_w1 - w1[:, None] * owner_b1[..., None]
-    exact = (cross + point[..., None] * w1[:, None]) / safe_w1
+    cross = b1[:, None] * safe_w1[..., None] - w1[:, None] * owner_b1[..., None]
+    exact = (cross + point[..., None] * w1[:, None]) / safe_w1[..., None]
     plain = w1[:, None] * x[..., None] + b1[:, None]
     u = torch.where(representable[..., None] & exact.isfinite(), exact, plain)
     owner = (unit[..., None] == torch.arange(units, device=w1.device)) & representable[..., None]

@@ -60,9 +60,9 @@ struct CarefulWalk : Walk<double> {
   double error, curvature_error = 0;
 
   void pass(double breakpoint, double jump) {
-    const double step = breakpoint - x;
+    const double step = breakpoint - x, rise = curvature * step;
     Walk<double>::pass(breakpoint, jump);
-    error += curvature_error * step + 4 * epsilon * (abs(slope) + abs(curvature * step));
+    error += curvature_error * step + 4 * epsilon * (abs(slope) + abs(rise));
     curvature_error += 2 * epsilon * (abs(curvature) + abs(jump));
   }
 };
