@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 
 from torch import Tensor
 
 from elflow import kernels
+from elflow._checks import check_activation, check_bound
 from elflow.activations import FELU, PiecewiseQuadratic
 
 __all__ = ["elf", "elf_inverse", "felu", "lipschitz"]
@@ -56,7 +56,7 @@ def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic
         >>> lipschitz(w1, b1, w2)
         tensor(1.5000)
     """
-    _check_activation(activation)
+    check_activation(activation)
     _check_tensors(w1=w1, b1=b1, w2=w2)
     batch = _network_batch({"w1": w1, "b1": b1, "w2": w2})
     w1, b1, w2 = (_flat_parameter(w, batch) for w in (w1, b1, w2))
@@ -161,8 +161,8 @@ class _Points:
         bound: float,
         activation: PiecewiseQuadratic,
     ) -> _Points:
-        _check_activation(activation)
-        _check_bound(bound)
+        check_activation(activation)
+        check_bound(bound)
         _check_tensors(**{name: x}, w1=w1, b1=b1, w2=w2, b2=b2)
         weights = {"w1": w1, "b1": b1, "w2": w2}
         networks = _network_batch(weights, b2=b2.shape)
@@ -242,15 +242,3 @@ def _check_tensors(**tensors: Tensor) -> None:
             raise TypeError(f"{name} must have the dtype of {first}, {tensors[first].dtype}, got {t.dtype}")
         if t.device != tensors[first].device:
             raise ValueError(f"{name} must be on the device of {first}, {tensors[first].device}, got {t.device}")
-
-
-def _check_bound(bound: float) -> None:
-    if isinstance(bound, bool) or not isinstance(bound, Real):
-        raise TypeError(f"bound must be a number in (0, 1), got {type(bound).__name__}")
-    if not 0 < bound < 1:
-        raise ValueError(f"bound must be in (0, 1), got {bound}")
-
-
-def _check_activation(activation: PiecewiseQuadratic) -> None:
-    if not isinstance(activation, PiecewiseQuadratic):
-        raise TypeError(f"activation must be an elflow.activations.PiecewiseQuadratic, got {type(activation).__name__}")

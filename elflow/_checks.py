@@ -1,0 +1,92 @@
+"""Errors for arguments that are wrong: each names the argument, what it was and what it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elflow.activations import PiecewiseQuadratic
+
+
+def check_bound(bound: float) -> None:
+    if isinstance(bound, bool) or not isinstance(bound, Real):
+        raise TypeError(f"bound must be a number in (0, 1), got {type(bound).__name__}")
+    if not 0 < bound < 1:
+        raise ValueError(f"bound must be in (0, 1), got {bound}")
+
+
+def check_activation(activation: PiecewiseQuadratic) -> None:
+    if not isinstance(activation, PiecewiseQuadratic):
+        raise TypeError(f"activation must be an elflow.activations.PiecewiseQuadratic, got {type(activation).__name__}")
+
+
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """The value as an int."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    return int(value)
+
+
+def check_counts(name: str, values: Any) -> list[int]:
+    """The values as a list of ints."""
+    if not isinstance(values, Iterable) or isinstance(values, str):
+        raise TypeError(f"{name} must be a sequence of integers, got {values!r}")
+    return [check_count(name, value) for value in values]
+
+
+def check_positive(name: str, value: Any) -> float:
+    """The value as a float."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not 0 < float(value) < float("inf"):
+        raise ValueError(f"{name} must be positive and finite, got {value}")
+    return float(value)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    if value not in list(choices):
+        raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
+
+
+def check_order(order: Any, features: int) -> tuple[int, ...]:
+    """A permutation of the features."""
+    if not isinstance(order, Sequence | Tensor) or isinstance(order, str):
+        raise TypeError(f"order must be 'alternating', 'shared' or a sequence of features, got {order!r}")
+    given = tuple(order.tolist() if isinstance(order, Tensor) else order)
+    if sorted(given, key=str) != sorted(range(features), key=str):
+        raise ValueError(f"order must hold each of the features 0 to {features - 1} once, got {list(given)}")
+    return given
+
+
+def check_rows(name: str, value: Any, columns: int, of: str, dtype: torch.dtype | None = None) -> None:
+    """That a tensor is `(..., columns)` and finite."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must be a tensor of floats, got {value.dtype}: convert it with .float()")
+    if dtype is not None and value.dtype != dtype:
+        raise TypeError(
+            f"{name} must have the dtype of the flow, {dtype}, got {value.dtype}: convert either with .to()"
+        )
+    if value.ndim == 0 or value.shape[-1] != columns:
+        raise ValueError(
+            f"{name} must have the shape (..., {columns}), one column for each {of}, got {tuple(value.shape)}"
+        )
+    if not torch.compiler.is_compiling():
+        check_finite(name, value)
+
+
+def check_finite(name: str, value: Tensor) -> None:
+    """That no row of `(..., columns)` holds NaN or an infinity."""
+    if not value.isfinite().all():
+        wrong = (~value.isfinite()).any(-1).reshape(-1).nonzero().squeeze(-1)
+        raise ValueError(
+            f"{name} must be finite, got NaN or an infinity in {len(wrong)} of its {value[..., 0].numel()} rows, "
+            f"the first of them row {int(wrong[0])}: drop those rows or fill them in"
+        )

@@ -1,0 +1,364 @@
+"""ELF in any number of dimensions: a stack of autoregressive exact-Lipschitz transformations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Transform
+from zuko.distributions import DiagNormal, NormalizingFlow
+from zuko.flows import Flow
+from zuko.lazy import LazyTransform, UnconditionalDistribution
+
+from elflow._checks import (
+    check_activation,
+    check_bound,
+    check_choice,
+    check_count,
+    check_counts,
+    check_order,
+    check_rows,
+)
+from elflow.activations import FELU, PiecewiseQuadratic
+from elflow.kernels._contract import under_transform
+from elflow.nn import ActNorm, Hypernetwork
+from elflow.transforms import AutoregressiveTransform, ELFTransform, invert, warn
+
+__all__ = ["ELF", "FlowDistribution", "MaskedELFTransform"]
+
+
+class ELF(Flow):
+    """An exact-Lipschitz flow.
+
+    With one feature this is the paper's one-dimensional universal density, with more its ELF-AR: each transformation
+    gives every coordinate an increasing one-dimensional network, whose parameters a masked network computes from the
+    coordinates before it and the context. There is an `ActNorm` before each transformation and after the last.
+
+    The first batch whose log-density is asked for in training mode sets the ActNorms; until then they do nothing.
+
+    Reference:
+        ELF: Exact-Lipschitz Based Universal Density Approximator Flow (Gopal, 2021)
+
+    Arguments:
+        features: The number of features.
+        context: The number of context features.
+        transforms: The number of autoregressive transformations.
+        units: The units of each one-dimensional network.
+        hidden_features: The widths of the hidden layers of each hypernetwork.
+        bound: The greatest Lipschitz constant of the networks, in (0, 1). Closer to 1 allows steeper changes of density
+            in one transformation: a slope lies between 1 - bound and 1 + bound.
+        activation: What the units compute.
+        order: In which order the features are modelled. `"alternating"` reverses it from one transformation to the
+            next. `"shared"` keeps that of the columns, which makes `conditional_cdf` and `conditional_quantile` exact.
+            So does a permutation of the features. A sequence of permutations gives each transformation its own.
+        rank: The size of an embedding of each feature before the last layer of the hypernetworks, which saves weights
+            on wide tables; None has no such stage.
+
+    Example:
+        >>> flow = ELF(features=3, context=2, transforms=2, units=16)
+        >>> c = torch.randn(5, 2)
+        >>> dist = flow(c)
+        >>> x = dist.sample((100,))
+        >>> x.shape
+        torch.Size([100, 5, 3])
+        >>> dist.log_prob(x).shape
+        torch.Size([100, 5])
+    """
+
+    def __init__(
+        self,
+        features: int,
+        context: int = 0,
+        transforms: int = 3,
+        units: int = 32,
+        hidden_features: Sequence[int] = (128, 128),
+        bound: float = 0.99,
+        activation: PiecewiseQuadratic = FELU,
+        order: str | Sequence[int] | Sequence[Sequence[int]] = "alternating",
+        rank: int | None = None,
+    ) -> None:
+        features = check_count("features", features)
+        context = check_count("context", context, least=0)
+        orders = _orders(order, features, check_count("transforms", transforms))
+        layers: list[LazyTransform] = []
+        for layer_order in orders:
+            elf = MaskedELFTransform(features, context, units, hidden_features, bound, activation, layer_order, rank)
+            layers += [ActNorm(features), elf]
+        base = UnconditionalDistribution(DiagNormal, torch.zeros(features), torch.ones(features), buffer=True)
+        super().__init__([*layers, ActNorm(features)], base)
+        self.features = features
+        self.context = context
+        self.orders = orders
+        self._initialized = False  # what the ActNorms' buffers say: torch.compile can guard on it
+        self.register_load_state_dict_post_hook(_look_again)
+        self.config = {
+            "features": features,
+            "context": context,
+            "transforms": transforms,
+            "units": units,
+            "hidden_features": list(hidden_features),
+            "bound": float(bound),
+            "activation": activation,
+            "order": [list(order) for order in orders],
+            "rank": rank,
+        }
+
+    def forward(self, c: Tensor | None = None) -> FlowDistribution:
+        """The distribution p(x | c).
+
+        Arguments:
+            c: The context, `(..., context)`, or None for a flow without one.
+        """
+        self._check_context(c)
+        base = self.base() if c is None else self.base().expand(c.shape[:-1])
+        distribution = FlowDistribution(self.transform(c), base)
+        if self.training and not self._initialized and not torch.compiler.is_exporting():
+            distribution.before = partial(self.initialize, c=c)
+        return distribution
+
+    @torch.compiler.disable
+    @torch.no_grad()
+    def initialize(self, x: Tensor, c: Tensor | None = None) -> None:
+        """Sets those ActNorms that are not set yet, so that each standardises what reaches it of this batch.
+
+        Arguments:
+            x: Data, `(..., features)`.
+            c: Their context, `(..., context)`, or None for a flow without one.
+        """
+        if under_transform():
+            return
+        norms = [layer for layer in self.transform.transforms if isinstance(layer, ActNorm)]
+        if not all(norm.initialized for norm in norms):
+            for layer in self.transform.transforms:
+                if isinstance(layer, ActNorm):
+                    layer.initialize(x)
+                x = layer(c)(x)
+        self._initialized = all(bool(norm.initialized) for norm in norms)
+
+    def inverse(
+        self,
+        z: Tensor,
+        c: Tensor | None = None,
+        tol: float | None = None,
+        method: str = "exact",
+        return_info: bool = False,
+    ) -> Any:
+        """From latent space to data.
+
+        Arguments:
+            z: Latent points, `(..., features)`.
+            c: The context, `(..., context)`, or None for a flow without one.
+            tol: When a row has settled, and how large the residual may be: see `elflow.transforms.invert`.
+            method: `"exact"` inverts each coordinate in closed form; `"fixed-point"` is the paper's iteration.
+            return_info: Whether to return how it went as well.
+
+        Returns:
+            x, `(..., features)`; with `return_info` also an `InverseInfo` of sweeps, residual and convergence.
+            Without it, an inverse that has not converged warns.
+
+        Example:
+            >>> flow = ELF(features=4)
+            >>> x, info = flow.inverse(torch.randn(10, 4), return_info=True)
+            >>> info.converged
+            True
+        """
+        check_rows("z", z, self.features, "feature", self.dtype)
+        self._check_context(c)
+        x, info = invert(self.transform(c), z, tol, method)
+        if return_info:
+            return x, info
+        if not info.converged:
+            warn(info)
+        return x
+
+    def conditional_cdf(self, x: Tensor, c: Tensor | None = None) -> Tensor:
+        """F(x_t | the features modelled before t, c) of each feature t, exactly.
+
+        Of data that follow the flow these are independent and uniform on (0, 1) (probability integral transform).
+
+        Arguments:
+            x: Points, `(..., features)`.
+            c: The context, `(..., context)`, or None for a flow without one.
+
+        Returns:
+            Probabilities, `(..., features)`.
+
+        Example:
+            >>> flow = ELF(features=1, transforms=1)
+            >>> flow.conditional_cdf(flow.conditional_quantile(torch.tensor([[0.05], [0.5]])))
+            tensor([[0.0500],
+                    [0.5000]], grad_fn=<MulBackward1>)
+        """
+        check_rows("x", x, self.features, "feature", self.dtype)
+        self._check_context(c)
+        self._check_shared_order("conditional_cdf")
+        return torch.special.ndtr(self.transform(c)(x))
+
+    def conditional_quantile(self, q: Tensor, x: Tensor | None = None, c: Tensor | None = None) -> Tensor:
+        """The inverse of `conditional_cdf`: of each feature t, the quantile given the features modelled before it.
+
+        Arguments:
+            q: Probabilities, which broadcast to `(..., features)`.
+            x: Points, `(..., features)`, of which feature t's quantile takes those modelled before t; what the others
+                hold does not matter. May be left out with one feature.
+            c: The context, `(..., context)`, or None for a flow without one.
+
+        Returns:
+            Quantiles, `(..., features)`.
+
+        Example:
+            >>> flow = ELF(features=3, order="shared")
+            >>> x = torch.randn(5, 3)
+            >>> median = flow.conditional_quantile(torch.tensor(0.5), x)[:, 2]  # of the last column, given the others
+        """
+        if not isinstance(q, Tensor) or not q.is_floating_point():
+            raise TypeError(
+                f"q must be a tensor of floats, got {q.dtype if isinstance(q, Tensor) else type(q).__name__}"
+            )
+        if not ((q >= 0) & (q <= 1)).all():
+            raise ValueError("q must hold probabilities in [0, 1], got values outside")
+        if x is None and self.features > 1:
+            raise ValueError(f"x must hold the features to condition on, got None for {self.features} features")
+        self._check_context(c)
+        self._check_shared_order("conditional_quantile")
+        x = torch.zeros_like(q) if x is None else x
+        check_rows("x", x, self.features, "feature", self.dtype)
+        maps, h = [], x
+        for t in self.transform(c).transforms:
+            maps.append(t.maps(h, c) if isinstance(t, AutoregressiveTransform) else t)
+            h = maps[-1](h)
+        z = torch.special.ndtri(q).expand(torch.broadcast_shapes(q.shape, h.shape))
+        for t in reversed(maps):
+            z = t.inv(z)
+        return z
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the flow computes in."""
+        return self.transform.transforms[0].loc.dtype
+
+    def _check_context(self, c: Tensor | None) -> None:
+        if self.context and c is None:
+            raise ValueError(f"c must be a context of {self.context} features, got None")
+        if c is not None:
+            if not self.context:
+                raise ValueError("c must be None: this flow was built without a context (context=0)")
+            check_rows("c", c, self.context, "context feature", self.dtype)
+
+    def _check_shared_order(self, name: str) -> None:
+        if len(set(self.orders)) > 1:
+            raise ValueError(
+                f"{name} needs transformations that share one order of the features, got {len(set(self.orders))}: "
+                "build the flow with order='shared' or with a permutation"
+            )
+
+
+class MaskedELFTransform(LazyTransform):
+    """One autoregressive transformation: a hypernetwork, and what it makes of each context.
+
+    Arguments are those of `ELF`, of which `order` is here a permutation.
+
+    Example:
+        >>> t = MaskedELFTransform(features=3, order=(2, 0, 1))
+        >>> y, ladj = t().call_and_ladj(torch.randn(10, 3))
+        >>> y.shape, ladj.shape
+        (torch.Size([10, 3]), torch.Size([10]))
+    """
+
+    def __init__(
+        self,
+        features: int,
+        context: int = 0,
+        units: int = 32,
+        hidden_features: Sequence[int] = (128, 128),
+        bound: float = 0.99,
+        activation: PiecewiseQuadratic = FELU,
+        order: Sequence[int] | None = None,
+        rank: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_bound(bound)
+        check_activation(activation)
+        self.features = check_count("features", features)
+        self.bound = bound
+        self.activation = activation
+        self.order = check_order(range(features) if order is None else order, features)
+        self.hyper = Hypernetwork(
+            features,
+            check_count("context", context, least=0),
+            check_count("units", units),
+            check_counts("hidden_features", hidden_features),
+            self.order,
+            rank if rank is None else check_count("rank", rank),
+        )
+
+    def extra_repr(self) -> str:
+        order = "" if self.features == 1 else f", order={list(self.order)}"
+        return f"units={self.hyper.units}, bound={self.bound}, activation={self.activation.name}{order}"
+
+    def forward(self, c: Tensor | None = None) -> Transform:
+        return AutoregressiveTransform(self._maps, c, sweeps=self.features)
+
+    def _maps(self, x: Tensor, c: Tensor | None) -> ELFTransform:
+        w1, b1, w2, b2 = self.hyper(x, c)
+        return ELFTransform(w1, b1, w2, b2, self.bound, self.activation)
+
+
+class FlowDistribution(NormalizingFlow):
+    """zuko's distribution of a flow, which checks what it is given and how its inverse went."""
+
+    before: Callable[[Tensor], None] | None = None
+    """What is to be done with the first data."""
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """The log-density of each row of `(..., features)`, in nats."""
+        normal = self.base.base_dist
+        check_rows("x", x, self.event_shape[0], "feature", normal.loc.dtype)
+        if self.before is not None:
+            self.before(x)
+        z, ladj = self.transform.call_and_ladj(x)
+        return normal.log_prob(z).sum(-1) + ladj  # Independent, which zuko would ask, does not take empty batches
+
+    def sample(self, shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
+        """As `rsample`, without gradients."""
+        with torch.no_grad():
+            return self.rsample(shape, method)
+
+    def rsample(self, shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
+        """Samples, `(*shape, *batch, features)`, with gradients by implicit differentiation.
+
+        Arguments:
+            shape: How many for each context.
+            method: `"exact"` inverts each coordinate in closed form; `"fixed-point"` is the paper's iteration.
+        """
+        x, info = invert(self.transform, self.base.rsample(Size(shape)), method=method)
+        if not info.converged:
+            warn(info)
+        return x
+
+    def rsample_and_log_prob(self, shape: Size | Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+        """Samples as of `rsample`, and the log-density of each."""
+        x = self.rsample(shape)
+        z, ladj = self.transform.call_and_ladj(x)
+        return x, self.base.base_dist.log_prob(z).sum(-1) + ladj
+
+
+def _look_again(flow: ELF, _: object) -> None:
+    flow._initialized = False
+
+
+def _orders(order: Any, features: int, transforms: int) -> tuple[tuple[int, ...], ...]:
+    """The order of each transformation."""
+    columns = tuple(range(features))
+    if isinstance(order, str):
+        check_choice("order", order, ["alternating", "shared"])
+        second = columns if order == "shared" else columns[::-1]
+        return tuple(columns if layer % 2 == 0 else second for layer in range(transforms))
+    if isinstance(order, Sequence) and len(order) and all(isinstance(o, Sequence | Tensor) for o in order):
+        if len(order) != transforms:
+            raise ValueError(f"order must hold one permutation for each of {transforms} transforms, got {len(order)}")
+        return tuple(check_order(o, features) for o in order)
+    return (check_order(order, features),) * transforms

@@ -1,0 +1,110 @@
+"""Flows in files: one safetensors file each, with the configuration as JSON in its header."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from elflow._files import replacing
+from elflow.activations import PiecewiseQuadratic
+from elflow.flows import ELF
+
+__all__ = ["load", "save"]
+
+FORMAT = "elflow"
+VERSION = 1
+"""Grows when a file can no longer be read by what came before."""
+FLOWS: dict[str, type[ELF]] = {"ELF": ELF}
+"""What can be saved, by the name in the file. Each has a `config` of the arguments that make another one."""
+
+
+def save(flow: ELF, path: str | os.PathLike[str]) -> None:
+    """Writes a flow to one file, whole or not at all.
+
+    Arguments:
+        flow: An `elflow.ELF`, on any device.
+        path: Where to; a file that is there is replaced.
+
+    Example:
+        >>> import elflow, tempfile
+        >>> flow = elflow.ELF(features=3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     elflow.save(flow, f"{folder}/model.elf")
+        ...     same = elflow.load(f"{folder}/model.elf")
+        >>> x = torch.randn(5, 3)
+        >>> bool((same().log_prob(x) == flow.eval()().log_prob(x)).all())
+        True
+    """
+    name = type(flow).__name__
+    if FLOWS.get(name) is not type(flow):
+        raise TypeError(f"flow must be one of {list(FLOWS)} of elflow, got {name}")
+    header = {
+        "format": FORMAT,
+        "format_version": str(VERSION),
+        "flow": name,
+        "config": json.dumps(flow.config, default=_as_json),
+    }
+    tensors = {key: value.detach().contiguous() for key, value in flow.state_dict().items()}
+    with replacing(Path(path)) as temporary:
+        save_file(tensors, temporary, metadata=header)
+
+
+def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> ELF:
+    """Reads what `save` wrote, in evaluation mode. Nothing in the file is executed.
+
+    Arguments:
+        path: The file.
+        device: Where to put the flow.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"path must be a file, got {path}")
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            header = file.metadata() or {}
+            kind, config = _read_header(path, header)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(
+            f"path must be a model saved by elflow, got {path}, which is damaged or foreign: {error}"
+        ) from None
+    with torch.random.fork_rng(devices=[]):  # what is drawn for the new flow is overwritten at once
+        try:
+            flow = kind(**config)
+            flow.load_state_dict(tensors, assign=True)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"path must be a model saved by elflow, got {path}, whose configuration does not fit: {error}"
+            ) from None
+    return flow.to(device).eval()
+
+
+def _read_header(path: Path, header: dict[str, str]) -> tuple[type[ELF], dict[str, Any]]:
+    if header.get("format") != FORMAT:
+        raise ValueError(f"path must be a model saved by elflow, got {path}, a safetensors file of another origin")
+    version = header.get("format_version", "")
+    if version != str(VERSION):
+        raise ValueError(
+            f"path must be of format {VERSION}, got {path} of format {version!r}: use another elflow for it"
+        )
+    kind = FLOWS.get(header.get("flow", ""))
+    try:
+        config = json.loads(header.get("config", ""))
+        if kind is None or not isinstance(config, dict):
+            raise ValueError(f"flow {header.get('flow')!r}")
+        config["activation"] = PiecewiseQuadratic(**config["activation"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"path must be a model saved by elflow, got {path} with a damaged header: {error}") from None
+    return kind, config
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, PiecewiseQuadratic):
+        return {"breakpoints": value.breakpoints, "pieces": value.pieces, "name": value.name}
+    raise TypeError(f"cannot save {value!r}")

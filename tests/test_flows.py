@@ -1,0 +1,475 @@
+"""The contract of a flow, over every flow and option; then what each option promises."""
+
+import copy
+import math
+import pickle
+import warnings
+
+import pytest
+import torch
+import zuko
+from torch import Tensor
+
+import elflow
+from elflow.activations import QELU, RELU, PiecewiseQuadratic
+from elflow.flows.elf import MaskedELFTransform
+from elflow.nn import ActNorm
+from elflow.transforms import ConvergenceWarning, invert
+
+LEAKY = PiecewiseQuadratic((0.0,), ((0, 0.1, 0), (0, 1, 0)), name="leaky")
+SMALL = {"units": 6, "hidden_features": (16, 16), "transforms": 2}
+
+FLOWS = {
+    "one feature": lambda: elflow.ELF(1, **SMALL),
+    "one feature, context": lambda: elflow.ELF(1, 2, **SMALL),
+    "two features": lambda: elflow.ELF(2, **SMALL),
+    "five features": lambda: elflow.ELF(5, **SMALL),
+    "context": lambda: elflow.ELF(3, 2, **SMALL),
+    "shared order": lambda: elflow.ELF(3, 2, order="shared", **SMALL),
+    "given order": lambda: elflow.ELF(4, order=(2, 0, 3, 1), **SMALL),
+    "given orders": lambda: elflow.ELF(3, order=[(2, 0, 1), (0, 1, 2)], **SMALL),
+    "rank": lambda: elflow.ELF(5, 2, rank=4, **SMALL),
+    "one transform, one unit": lambda: elflow.ELF(3, transforms=1, units=1, hidden_features=(8,)),
+    "no hidden layer": lambda: elflow.ELF(3, transforms=2, units=4, hidden_features=()),
+    "tight bound": lambda: elflow.ELF(3, 1, bound=0.3, **SMALL),
+    "ReLU": lambda: elflow.ELF(3, activation=RELU, **SMALL),
+    "QELU": lambda: elflow.ELF(2, 1, activation=QELU, **SMALL),
+    "activation of one's own": lambda: elflow.ELF(2, activation=LEAKY, **SMALL),
+}
+
+
+@pytest.fixture(params=FLOWS)
+def flow(request: pytest.FixtureRequest) -> elflow.ELF:
+    """A flow in float64 whose hypernetworks have moved away from where they begin."""
+    flow = FLOWS[request.param]().double()
+    with torch.no_grad():
+        for p in flow.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    return flow.eval()
+
+
+def data(flow: elflow.ELF, *batch: int) -> tuple[Tensor, Tensor | None]:
+    dtype = next(flow.parameters()).dtype
+    c = torch.randn(*batch, flow.context, dtype=dtype) if flow.context else None
+    return torch.randn(*batch, flow.features, dtype=dtype), c
+
+
+# --- the contract -----------------------------------------------------------------------------------------------------
+
+
+def test_it_is_a_zuko_flow(flow):
+    assert isinstance(flow, zuko.flows.Flow)
+    assert isinstance(flow(data(flow)[1]), torch.distributions.Distribution)
+
+
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3), (0,)])
+@pytest.mark.parametrize("shape", [(), (5,), (3, 2)])
+def test_shapes(flow, batch, shape):
+    _, c = data(flow, *batch)
+    dist = flow(c)
+    batch = batch if flow.context else ()
+    assert dist.event_shape == (flow.features,)
+    assert dist.batch_shape == batch
+    x = dist.sample(shape)
+    assert x.shape == (*shape, *batch, flow.features)
+    assert not x.requires_grad
+    assert dist.log_prob(x).shape == (*shape, *batch)
+    x, log_p = dist.rsample_and_log_prob(shape)
+    assert x.shape == (*shape, *batch, flow.features)
+    torch.testing.assert_close(log_p, dist.log_prob(x))
+
+
+def test_the_context_of_a_row_is_its_own(flow):
+    x, c = data(flow, 7)
+    whole = flow(c).log_prob(x)
+    rows = [flow(None if c is None else c[i]).log_prob(x[i]) for i in range(7)]
+    torch.testing.assert_close(whole, torch.stack(rows))
+
+
+def test_gradients_reach_every_parameter(flow):
+    x, c = data(flow, 64)
+    (-flow(c).log_prob(x).mean()).backward()
+    for name, p in flow.named_parameters():
+        assert p.grad is not None, name
+        assert p.grad.isfinite().all(), name
+        assert p.grad.any(), name
+
+
+def test_log_determinant_is_autograds(flow):
+    x, c = data(flow)
+    with elflow.kernels.backend("reference"):
+        t = flow.transform(c)
+        jacobian = torch.autograd.functional.jacobian(t, x)
+        _, ladj = t.call_and_ladj(x)
+    torch.testing.assert_close(ladj, torch.linalg.slogdet(jacobian).logabsdet, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(t.log_abs_det_jacobian(x, t(x)), ladj)
+
+
+def test_each_feature_depends_on_those_before_it_only(flow):
+    _, c = data(flow)
+    points = torch.randn(50, flow.features, dtype=torch.float64)
+    for order, layer in zip(flow.orders, flow.transform.transforms[1::2], strict=True):
+        jacobians = [torch.autograd.functional.jacobian(layer(c), x)[list(order)][:, list(order)] for x in points]
+        somewhere = torch.stack(jacobians).ne(0).any(0)  # a unit may be flat at some of the points
+        assert (somewhere == torch.ones_like(somewhere).tril()).all()
+        assert all((j.diagonal() > 0).all() for j in jacobians)
+
+
+def test_inverse_both_ways(flow):
+    x, c = data(flow, 100)
+    t = flow.transform(c)
+    torch.testing.assert_close(t.inv(t(x)), x, atol=1e-8, rtol=1e-8)
+    back, info = flow.inverse(x, c, return_info=True)
+    torch.testing.assert_close(t(back), x, atol=1e-8, rtol=1e-8)
+    assert info.converged
+    assert info.residual < 1e-9
+    assert len(info.sweeps) == len(flow.orders)
+    assert all(1 <= sweeps <= flow.features for sweeps in info.sweeps)
+    torch.testing.assert_close(flow.inverse(x, c), back)
+
+
+def test_inverse_in_float32(flow):
+    flow = flow.float()
+    z, c = data(flow, 200)
+    x, info = flow.inverse(z, c, return_info=True)
+    assert info.converged
+    assert x.dtype == torch.float32
+    assert info.residual < 1e-5
+
+
+def test_samples_are_differentiable(flow):
+    """The implicit gradient, against the gradient through as many sweeps as there are features."""
+    if flow.transform.transforms[1].activation not in (RELU, LEAKY):  # whose slope, and so the gradient, jumps
+        z, c = data(flow, 3)
+        weight = torch.randn_like(z)
+        with elflow.kernels.backend("reference"):
+            implicit = torch.autograd.grad((flow.inverse(z, c) * weight).sum(), flow.parameters())
+            x = z
+            for layer in reversed(flow.transform(c).transforms):
+                if hasattr(layer, "maps"):
+                    y, x = x, torch.zeros_like(x)
+                    for _ in range(flow.features):
+                        x = layer.maps(x, c).inv(y)
+                else:
+                    x = layer.inv(x)
+            unrolled = torch.autograd.grad((x * weight).sum(), flow.parameters())
+        for a, b in zip(implicit, unrolled, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-7, rtol=1e-6)
+
+
+def test_samples_follow_the_latent_point(flow):
+    z, c = data(flow, 2)
+    z.requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: flow.inverse(z, c), z, atol=1e-6)
+
+
+def test_save_and_load(flow, tmp_path):
+    x, c = data(flow, 10)
+    elflow.save(flow, tmp_path / "model.elf")
+    loaded = elflow.load(tmp_path / "model.elf")
+    assert type(loaded) is type(flow)
+    assert repr(loaded) == repr(flow)
+    assert (loaded(c).log_prob(x) == flow(c).log_prob(x)).all()
+    assert all(p.requires_grad for p in loaded.parameters())
+
+
+def test_copies(flow):
+    x, c = data(flow, 10)
+    for other in (copy.deepcopy(flow), copy.copy(flow), pickle.loads(pickle.dumps(flow))):
+        assert (other(c).log_prob(x) == flow(c).log_prob(x)).all()
+    other = copy.deepcopy(flow)
+    with torch.no_grad():
+        next(other.parameters()).add_(1)
+    assert (other(c).log_prob(x) != flow(c).log_prob(x)).any()
+
+
+def test_compiles(flow):
+    x, c = data(flow, 10)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x, c: flow(c).log_prob(x), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, c), flow(c).log_prob(x))
+
+
+def test_exports(flow):
+    class LogProb(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.flow = flow
+
+        def forward(self, x, c):
+            return self.flow(c).log_prob(x)
+
+    x, c = data(flow, 10)
+    program = torch.export.export(LogProb(), (x, c))
+    torch.testing.assert_close(program.module()(x, c), flow(c).log_prob(x))
+
+
+def test_double_and_back(flow):
+    x, c = data(flow, 10)
+    exact = flow(c).log_prob(x)
+    single = flow.float()(None if c is None else c.float()).log_prob(x.float())
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), exact, atol=1e-3, rtol=1e-3)
+
+
+def test_repr(flow):
+    assert "MaskedELFTransform" in repr(flow)
+    assert f"units={flow.config['units']}" in repr(flow)
+
+
+# --- density ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["one feature", "one feature, context", "two features", "QELU"])
+def test_density_integrates_to_one(name):
+    flow = FLOWS[name]().double()
+    with torch.no_grad():
+        for p in flow.parameters():
+            p.add_(0.2 * torch.randn_like(p))
+    if flow.features == 1:
+        x, cell = torch.linspace(-40, 40, 200_001, dtype=torch.float64)[:, None], 80 / 200_000
+    else:
+        axis = torch.linspace(-20, 20, 401, dtype=torch.float64)
+        x, cell = torch.cartesian_prod(axis, axis), (40 / 400) ** 2
+    c = torch.randn(flow.context, dtype=torch.float64) if flow.context else None
+    with torch.no_grad():
+        mass = flow.eval()(c).log_prob(x).exp().sum() * cell
+    assert abs(mass - 1) < 2e-3
+
+
+def test_samples_follow_the_density():
+    """The mean of 1/p over samples in a box, where p is the density, is the area of the box."""
+    flow = FLOWS["two features"]().eval()
+    with torch.no_grad():
+        x = flow().sample((200_000,))
+        inside = (x.abs() < 1).all(-1)
+        weight = torch.where(inside, (-flow().log_prob(x)).exp(), 0.0)
+    assert abs(weight.mean() - 4) < 5 * weight.std() / len(x) ** 0.5
+    assert inside.float().mean() > 0.1
+
+
+# --- orders -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["one feature", "one feature, context", "shared order", "given order"])
+def test_conditional_cdf_and_quantile(name):
+    flow = FLOWS[name]().double().eval()
+    x, c = data(flow, 50)
+    q = flow.conditional_cdf(x, c)
+    assert ((q > 0) & (q < 1)).all()
+    torch.testing.assert_close(flow.conditional_quantile(q, x, c), x, atol=1e-7, rtol=1e-7)
+    # the median moves with what it is conditioned on, and is a median
+    median = flow.conditional_quantile(torch.tensor(0.5, dtype=torch.float64), x, c)
+    for t in range(flow.features):
+        moved = x.clone()
+        moved[:, t] = median[:, t].detach()
+        torch.testing.assert_close(flow.conditional_cdf(moved, c)[:, t], torch.full((50,), 0.5, dtype=torch.float64))
+
+
+def test_conditional_cdf_is_the_integral_of_the_density():
+    flow = FLOWS["shared order"]().double().eval()
+    last = torch.linspace(-12, 12, 4001, dtype=torch.float64)
+    x, c = torch.tensor([0.3, -0.8, 0.0], dtype=torch.float64).repeat(4001, 1), torch.randn(2, dtype=torch.float64)
+    x[:, 2] = last
+    with torch.no_grad():
+        density = flow(c).log_prob(x).exp()
+        cdf = flow.conditional_cdf(x, c)[:, 2]
+    integral = torch.cumulative_trapezoid(density, last)
+    # the density of the two features before it is what is left of the whole integral
+    torch.testing.assert_close(integral / integral[-1] * (cdf[-1] - cdf[0]), cdf[1:] - cdf[0], atol=1e-5, rtol=0)
+
+
+def test_conditional_cdf_of_samples_is_uniform():
+    flow = FLOWS["given order"]().eval()
+    with torch.no_grad():
+        q = flow.conditional_cdf(flow().sample((20_000,)))
+    for column in q.T:
+        distance = (column.sort().values - torch.linspace(0, 1, 20_000)).abs().max()
+        assert distance < 1.95 / math.sqrt(20_000)  # Kolmogorov-Smirnov, one in a thousand
+
+
+def test_quantiles_at_the_ends():
+    flow = elflow.ELF(1, **SMALL)
+    assert flow.conditional_quantile(torch.tensor([[0.0], [1.0]])).tolist() == [[-math.inf], [math.inf]]
+
+
+def test_conditional_cdf_needs_one_order():
+    flow = elflow.ELF(3, transforms=2)
+    for call in (flow.conditional_cdf, lambda x: flow.conditional_quantile(x.sigmoid(), x)):
+        with pytest.raises(ValueError, match="order='shared'"):
+            call(torch.randn(4, 3))
+
+
+def test_orders():
+    assert elflow.ELF(3, transforms=3).orders == ((0, 1, 2), (2, 1, 0), (0, 1, 2))
+    assert elflow.ELF(3, transforms=2, order="shared").orders == ((0, 1, 2),) * 2
+    assert elflow.ELF(3, transforms=2, order=torch.tensor([1, 2, 0])).orders == ((1, 2, 0),) * 2
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def hard_flow(features: int = 12, scale: float = 1.0) -> elflow.ELF:
+    """A flow whose coordinates depend on each other so much that the paper's iteration takes long."""
+    torch.manual_seed(1)
+    flow = elflow.ELF(features, transforms=1, units=8, hidden_features=(64, 64))
+    with torch.no_grad():
+        for p in flow.parameters():
+            p.add_(scale * 0.15 * torch.randn_like(p))
+    return flow.eval()
+
+
+def test_fixed_point_finds_the_same():
+    flow = FLOWS["two features"]().eval()
+    z = torch.randn(100, 2)
+    exact, info = flow.inverse(z, return_info=True)
+    slow, slow_info = flow.inverse(z, method="fixed-point", return_info=True)
+    assert slow_info.converged
+    assert max(slow_info.sweeps) > max(info.sweeps)
+    torch.testing.assert_close(slow, exact, atol=1e-3, rtol=1e-3)
+    torch.manual_seed(0)
+    a = flow().sample((50,))
+    torch.manual_seed(0)
+    torch.testing.assert_close(flow().sample((50,), method="fixed-point"), a, atol=1e-3, rtol=1e-3)
+
+
+def test_settled_rows_do_not_change():
+    """Dropping rows gives what inverting each alone gives."""
+    flow = hard_flow().double()
+    z = torch.randn(40, 12, dtype=torch.float64)
+    together, info = flow.inverse(z, return_info=True)
+    alone = torch.cat([flow.inverse(row) for row in z.split(1)])
+    torch.testing.assert_close(together, alone, atol=1e-9, rtol=1e-9)
+    assert info.sweeps[0] <= 12
+
+
+def test_a_looser_tolerance_takes_fewer_sweeps():
+    flow = hard_flow()
+    z = torch.randn(40, 12)
+    sweeps = [flow.inverse(z, tol=tol, return_info=True)[1].sweeps[0] for tol in (1e-1, 1e-6)]
+    assert sweeps[0] < sweeps[1]
+
+
+def test_no_convergence_warns(monkeypatch):
+    monkeypatch.setitem(elflow.transforms.METHODS, "fixed-point", (elflow.transforms._fixed_point, 3))
+    flow = hard_flow()
+    z = torch.randn(40, 12)
+    with pytest.warns(ConvergenceWarning, match=r"residual is \d.* after \(3,\) sweeps"):
+        flow.inverse(z, method="fixed-point")
+    with pytest.warns(ConvergenceWarning):
+        flow().sample((40,), method="fixed-point")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, info = flow.inverse(z, method="fixed-point", return_info=True)
+    assert not info.converged
+    assert info.residual > 1e-3
+
+
+# --- composition ------------------------------------------------------------------------------------------------------
+
+
+def test_composes_with_zuko():
+    flow = zuko.flows.Flow(
+        [
+            ActNorm(3),
+            MaskedELFTransform(3, context=2, units=8, hidden_features=(16,)),
+            zuko.lazy.UnconditionalTransform(zuko.transforms.RotationTransform, A=torch.randn(3, 3)),
+            MaskedELFTransform(3, context=2, units=8, hidden_features=(16,), order=(2, 1, 0)),
+        ],
+        zuko.lazy.UnconditionalDistribution(zuko.distributions.DiagNormal, torch.zeros(3), torch.ones(3), buffer=True),
+    )
+    dist = flow(torch.randn(5, 2))
+    x, log_p = dist.rsample_and_log_prob((10,))
+    torch.testing.assert_close(dist.log_prob(x), log_p, atol=1e-3, rtol=1e-3)
+    log_p.mean().backward()
+    back, info = invert(dist.transform, dist.transform(x))
+    assert info.converged
+    torch.testing.assert_close(back, x, atol=1e-3, rtol=1e-3)
+
+
+def test_compiles_with_inductor():
+    flow = elflow.ELF(2, transforms=1, units=8, hidden_features=(16,)).eval()
+    x = torch.randn(16, 2)
+    torch.compiler.reset()
+    loss = torch.compile(lambda x: flow().log_prob(x).mean(), fullgraph=True)(x)
+    loss.backward()
+    compiled = [p.grad.clone() for p in flow.parameters()]
+    flow.zero_grad()
+    flow().log_prob(x).mean().backward()
+    for a, p in zip(compiled, flow.parameters(), strict=True):
+        torch.testing.assert_close(a, p.grad, atol=1e-5, rtol=1e-4)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"features": 0}, "features must be at least 1, got 0"),
+        ({"features": 2.5}, "features must be an integer, got 2.5"),
+        ({"context": -1}, "context must be at least 0, got -1"),
+        ({"transforms": 0}, "transforms must be at least 1, got 0"),
+        ({"units": 0}, "units must be at least 1, got 0"),
+        ({"hidden_features": (8, 0)}, "hidden_features must be at least 1, got 0"),
+        ({"hidden_features": 64}, "hidden_features must be a sequence of integers, got 64"),
+        ({"bound": 1.0}, r"bound must be in \(0, 1\), got 1.0"),
+        ({"bound": 0}, r"bound must be in \(0, 1\), got 0"),
+        ({"bound": "high"}, r"bound must be a number in \(0, 1\), got str"),
+        ({"activation": torch.nn.ReLU}, "activation must be an elflow.activations.PiecewiseQuadratic"),
+        ({"order": "random"}, r"order must be one of \['alternating', 'shared'\], got 'random'"),
+        ({"order": (0, 1)}, r"order must hold each of the features 0 to 2 once, got \[0, 1\]"),
+        ({"order": (0, 1, 1)}, "order must hold each of the features 0 to 2 once"),
+        ({"order": (0, 1, 3)}, "order must hold each of the features 0 to 2 once"),
+        ({"order": (0, "a", 1)}, "order must hold each of the features 0 to 2 once"),
+        ({"order": [(0, 1, 2)]}, "order must hold one permutation for each of 3 transforms, got 1"),
+        ({"order": 7}, "order must be 'alternating', 'shared' or a sequence of features, got 7"),
+        ({"rank": 0}, "rank must be at least 1, got 0"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        elflow.ELF(**{"features": 3} | arguments)
+
+
+NAN_ROW = torch.zeros(5, 3)
+NAN_ROW[2, 1] = math.nan
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f, c: f(), "c must be a context of 2 features, got None"),
+        (
+            lambda f, c: f(c[:, :1]),
+            r"c must have the shape \(..., 2\), one column for each context feature, got \(5, 1\)",
+        ),
+        (lambda f, c: f(c.long()), "c must be a tensor of floats"),
+        (lambda f, c: f(c.fill_(math.inf)), "c must be finite, got NaN or an infinity in 5 of its 5 rows"),
+        (lambda f, c: f(c).log_prob(torch.randn(5, 4)), r"x must have the shape \(..., 3\).* got \(5, 4\)"),
+        (lambda f, c: f(c).log_prob([1.0, 2.0, 3.0]), "x must be a torch.Tensor, got list"),
+        (lambda f, c: f(c).log_prob(NAN_ROW), "in 1 of its 5 rows, the first of them row 2: drop those rows"),
+        (lambda f, c: f.inverse(NAN_ROW, c), "z must be finite"),
+        (lambda f, c: f.inverse(torch.randn(5, 2), c), r"z must have the shape \(..., 3\)"),
+        (lambda f, c: f.inverse(torch.randn(5, 3), c, method="newton"), "method must be one of"),
+        (lambda f, c: f.inverse(torch.randn(5, 3), c, tol=-1), "tol must be positive"),
+        (lambda f, c: f(c).sample((1,), method="newton"), "method must be one of"),
+        (lambda f, c: f.conditional_quantile(torch.tensor(1.5), torch.randn(5, 3), c), r"probabilities in \[0, 1\]"),
+        (lambda f, c: f.conditional_quantile(torch.tensor(0.5), None, c), "x must hold the features to condition on"),
+        (lambda f, c: f.conditional_quantile(0.5, torch.randn(5, 3), c), "q must be a tensor of floats, got float"),
+    ],
+)
+def test_bad_calls(call, message):
+    flow = elflow.ELF(3, 2, order="shared", **SMALL)
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(flow, torch.zeros(5, 2))
+
+
+def test_a_context_where_there_is_none():
+    with pytest.raises(ValueError, match="c must be None"):
+        elflow.ELF(3)(torch.zeros(5, 2))
+
+
+def test_a_batch_of_other_dtype():
+    with pytest.raises(TypeError, match=r"x must have the dtype of the flow, torch.float32, got torch.float64"):
+        elflow.ELF(2)().log_prob(torch.zeros(5, 2, dtype=torch.float64))
