@@ -1,0 +1,157 @@
+"""Save and load: whole or not at all, and a clear error for whatever is not a model."""
+
+import json
+import os
+
+import pytest
+import safetensors.torch
+import torch
+import zuko
+
+import elflow
+from elflow.activations import QELU, PiecewiseQuadratic
+
+
+@pytest.fixture
+def flow():
+    return elflow.ELF(3, 2, transforms=2, units=4, hidden_features=(8,), order=(1, 0, 2), activation=QELU)
+
+
+@pytest.fixture
+def path(flow, tmp_path):
+    elflow.save(flow, tmp_path / "model.elf")
+    return tmp_path / "model.elf"
+
+
+def test_header_is_readable_json(path):
+    with safetensors.safe_open(path, framework="pt") as file:
+        header = file.metadata()
+    assert header["format"] == "elflow"
+    assert header["format_version"] == "1"
+    config = json.loads(header["config"])
+    assert config["features"] == 3
+    assert config["order"] == [[1, 0, 2], [1, 0, 2]]
+    assert config["activation"]["name"] == "QELU"
+
+
+def test_an_activation_of_ones_own_comes_back(tmp_path):
+    leaky = PiecewiseQuadratic((0.0,), ((0, 0.1, 0), (0, 1, 0)), name="leaky")
+    flow = elflow.ELF(2, activation=leaky)
+    elflow.save(flow, tmp_path / "m")
+    assert elflow.load(tmp_path / "m").transform.transforms[1].activation == leaky
+
+
+def test_dtype_device_and_mode(flow, tmp_path):
+    elflow.save(flow.double(), str(tmp_path / "m"))
+    loaded = elflow.load(str(tmp_path / "m"), device=torch.device("cpu"))
+    assert {p.dtype for p in loaded.parameters()} == {torch.float64}
+    assert not loaded.training
+
+
+def test_loading_draws_nothing(path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    elflow.load(path)
+    assert (torch.rand(3) == expected).all()
+
+
+def test_a_saved_flow_can_be_trained_on(path):
+    flow = elflow.load(path).train()
+    loss = -flow(torch.randn(10, 2)).log_prob(torch.randn(10, 3)).mean()
+    loss.backward()
+    assert all(p.grad is not None for p in flow.parameters())
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1])
+def test_truncated(path, keep):
+    whole = path.read_bytes()
+    path.write_bytes(whole[:keep])
+    with pytest.raises(ValueError, match=r"path must be a model saved by elflow, got .*damaged or foreign"):
+        elflow.load(path)
+
+
+def test_any_damaged_header_byte_is_an_error_or_harmless(path):
+    """No byte of the header makes loading raise anything but ValueError."""
+    whole = path.read_bytes()
+    for position in range(0, 600, 7):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x55]) + whole[position + 1 :])
+        try:
+            elflow.load(path)
+        except ValueError as error:
+            assert "path must be" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04 a zip file", b"\x80\x04\x95 a pickle", b"a,b\n1,2\n"])
+def test_foreign(tmp_path, content):
+    (tmp_path / "m").write_bytes(content)
+    with pytest.raises(ValueError, match="path must be a model saved by elflow"):
+        elflow.load(tmp_path / "m")
+
+
+def test_safetensors_of_another_origin(tmp_path):
+    safetensors.torch.save_file({"a": torch.zeros(3)}, tmp_path / "m")
+    with pytest.raises(ValueError, match="of another origin"):
+        elflow.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"format_version": "99"}, "path must be of format 1, got .* of format '99'"),
+        ({"flow": "os.system"}, "damaged header: flow 'os.system'"),
+        ({"config": "{"}, "damaged header"),
+        ({"config": "[]"}, "damaged header"),
+        ({"config": '{"features": 3}'}, "damaged header"),
+    ],
+)
+def test_headers_that_do_not_fit(path, changed, message):
+    with safetensors.safe_open(path, framework="pt") as file:
+        header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    safetensors.torch.save_file(tensors, path, metadata=header | changed)
+    with pytest.raises(ValueError, match=message):
+        elflow.load(path)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"features": 4}, {"features": 10**7}, {"units": "many"}, {"surprise": 1}, {"bound": 2}]
+)
+def test_configurations_that_do_not_fit(path, changed):
+    with safetensors.safe_open(path, framework="pt") as file:
+        header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    header["config"] = json.dumps(json.loads(header["config"]) | changed)
+    safetensors.torch.save_file(tensors, path, metadata=header)
+    with pytest.raises(ValueError, match="does not fit"):
+        elflow.load(path)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"path must be a file, got .*nothing"):
+        elflow.load(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="path must be in a folder that exists"):
+        elflow.save(elflow.ELF(1), tmp_path / "no" / "folder")
+
+
+def test_other_flows():
+    with pytest.raises(TypeError, match=r"flow must be one of \['ELF'\] of elflow, got MAF"):
+        elflow.save(zuko.flows.MAF(2), "model.elf")
+
+
+def test_what_was_there_survives_a_failure(path, flow, monkeypatch):
+    before = path.read_bytes()
+
+    def full(tensors, file, metadata):
+        file.write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(elflow.serialization, "save_file", full)
+    with pytest.raises(OSError, match="no space left"):
+        elflow.save(flow, path)
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_permissions_are_those_of_any_file(path):
+    other = path.parent / "other"
+    other.write_bytes(b"")
+    assert path.stat().st_mode == other.stat().st_mode

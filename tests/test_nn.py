@@ -1,0 +1,155 @@
+"""ActNorm, which must see its data once and only once, and the hypernetwork."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.distributed
+import torch.multiprocessing
+
+import elflow
+from elflow.nn import LARGEST_LOG_SHARPNESS, ActNorm, Hypernetwork
+
+
+def norms(flow):
+    return [layer for layer in flow.transform.transforms if isinstance(layer, ActNorm)]
+
+
+def shifted(rows=256):
+    return torch.tensor([100.0, -3.0]) + torch.tensor([20.0, 0.01]) * torch.randn(rows, 2)
+
+
+def test_first_batch_standardises_what_reaches_every_norm():
+    flow, x = elflow.ELF(2, transforms=2), shifted()
+    flow().log_prob(x)
+    h = x
+    for layer in flow.transform.transforms:
+        h = layer()(h)
+        if isinstance(layer, ActNorm):
+            assert layer.initialized
+            torch.testing.assert_close(h.mean(0), torch.zeros(2), atol=1e-3, rtol=0)
+            torch.testing.assert_close(h.std(0, correction=0), torch.ones(2), atol=1e-3, rtol=0)
+
+
+def test_only_the_first_batch_counts():
+    flow = elflow.ELF(2)
+    flow().log_prob(shifted())
+    before = copy.deepcopy(flow.state_dict())
+    flow().log_prob(torch.randn(100, 2))
+    for name, value in flow.state_dict().items():
+        assert (value == before[name]).all(), name
+
+
+def test_evaluation_sampling_and_tracing_do_not_count():
+    flow = elflow.ELF(2, transforms=1, units=4, hidden_features=(8,))
+    flow().sample((10,))
+    flow().rsample_and_log_prob((10,))
+    flow.inverse(torch.randn(10, 2))
+    torch.func.vmap(lambda x: flow().log_prob(x), randomness="different")(torch.randn(10, 2))
+    flow.eval()().log_prob(shifted())
+    assert not any(norm.initialized for norm in norms(flow))
+    flow.train()().log_prob(shifted())
+    assert all(norm.initialized for norm in norms(flow))
+
+
+def test_one_row_does_not_count():
+    flow = elflow.ELF(2)
+    flow().log_prob(shifted(1))
+    flow().log_prob(shifted(1)[0])
+    assert not any(norm.initialized for norm in norms(flow))
+
+
+def test_constant_columns():
+    flow = elflow.ELF(3)
+    x = torch.randn(100, 3)
+    x[:, 1], x[:, 2] = 0.0, 1e6
+    log_p = flow().log_prob(x)
+    assert log_p.isfinite().all()
+    assert norms(flow)[0].log_scale[1:].tolist() == [0, 0]
+    log_p.mean().backward()
+    assert all(p.grad.isfinite().all() for p in flow.parameters())
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "state dict", "file"])
+def test_what_is_set_stays_set(how, tmp_path):
+    flow = elflow.ELF(2)
+    flow().log_prob(shifted())
+    if how == "deepcopy":
+        other = copy.deepcopy(flow)
+    elif how == "state dict":
+        other = elflow.ELF(2)
+        other.load_state_dict(flow.state_dict())
+    else:
+        elflow.save(flow, tmp_path / "model.elf")
+        other = elflow.load(tmp_path / "model.elf")
+    x = torch.randn(50, 2)
+    assert (other.train()().log_prob(x) == flow().log_prob(x)).all()
+    # and one that is not set yet is set by what comes
+    fresh = elflow.ELF(2)
+    other.load_state_dict(fresh.state_dict())
+    other().log_prob(shifted())
+    assert all(norm.initialized for norm in norms(other))
+
+
+def test_compiling_takes_the_first_batch_too():
+    flow, x = elflow.ELF(2, transforms=1, units=4, hidden_features=(8,)), shifted()
+    same = copy.deepcopy(flow)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: flow().log_prob(x), backend="eager")
+    torch.testing.assert_close(compiled(x), same().log_prob(x))
+    assert all(norm.initialized for norm in norms(flow))
+
+
+def in_process(rank, folder):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    flow = torch.nn.parallel.DistributedDataParallel(elflow.ELF(2, transforms=1, units=4, hidden_features=(8,)))
+    torch.manual_seed(rank)
+    optimizer = torch.optim.Adam(flow.parameters(), 1e-2)
+    for _ in range(3):
+        loss = -flow().log_prob(shifted(64) * (1 + 5 * rank)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.save(flow.module.state_dict(), f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_processes_stay_in_step(tmp_path):
+    torch.multiprocessing.spawn(in_process, (str(tmp_path),), nprocs=2)
+    one, other = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    for name, value in one.items():
+        assert (value == other[name]).all(), name
+    # the first batch was that of both, whose means are 100 and 600
+    assert abs(one["transform.transforms.0.loc"][0] - 350) < 10
+
+
+def test_hypernetwork_begins_where_it_should():
+    hyper = Hypernetwork(3, 0, 500, (32,), (0, 1, 2))
+    w1, b1, w2, b2 = hyper(torch.zeros(3), None)
+    middle = -(b1 + 0.5) / w1
+    assert middle.abs().max() < 4
+    assert (w2 * w1).abs().max() < 1
+    assert b2.abs().max() < 0.1
+
+
+def test_hypernetwork_stays_finite():
+    """Far from all data the parameters are wild, but the log-density is a number."""
+    flow = elflow.ELF(2)
+    flow().log_prob(torch.randn(100, 2))
+    with torch.no_grad():
+        for p in flow.parameters():
+            p.mul_(3)
+        x = torch.tensor([[1e6, -1e6], [1e-30, 0.0], [1e4, 1e8]])
+        assert not flow().log_prob(x).isnan().any()
+    assert math.exp(LARGEST_LOG_SHARPNESS) < 1e6
+
+
+def test_rank_saves_weights():
+    def count(rank):
+        flow = elflow.ELF(63, transforms=1, units=32, hidden_features=(512, 512), rank=rank)
+        return sum(p.numel() for p in flow.parameters())
+
+    assert count(16) < 0.4 * count(None)

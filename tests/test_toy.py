@@ -1,0 +1,88 @@
+"""Toy distributions: samplers, densities and entropies that agree with each other."""
+
+import math
+
+import pytest
+import torch
+
+from elflow.data import toy
+
+
+@pytest.fixture(params=toy.DISTRIBUTIONS)
+def distribution(request):
+    return toy.DISTRIBUTIONS[request.param]()
+
+
+def grid(distribution, count):
+    axis = torch.linspace(-distribution.extent, distribution.extent, count + 1, dtype=torch.float64)
+    middle = (axis[1:] + axis[:-1]) / 2
+    return axis, torch.cartesian_prod(middle, middle), (axis[1] - axis[0]) ** 2
+
+
+def test_shapes_and_dtypes(distribution):
+    assert distribution.sample().shape == (2,)
+    x = distribution.sample((3, 4))
+    assert x.shape == (3, 4, 2)
+    assert x.dtype == torch.get_default_dtype()
+    assert distribution.log_prob(x).shape == (3, 4)
+    assert distribution.log_prob(x[:0]).shape == (0, 4)
+    assert distribution.event_shape == (2,)
+
+
+def test_seeds(distribution):
+    torch.manual_seed(3)
+    x = distribution.sample((100,))
+    assert not (distribution.sample((100,)) == x).all()
+    torch.manual_seed(3)
+    assert (distribution.sample((100,)) == x).all()
+
+
+def test_density_integrates_to_one(distribution):
+    _, points, cell = grid(distribution, 300)
+    mass = distribution.log_prob(points).exp().sum() * cell
+    assert abs(mass - 1) < 1e-4
+
+
+def test_samples_follow_the_density(distribution):
+    """Chi-squared, over squares that are expected to hold at least five samples."""
+    n, coarse, fine = 40_000, 20, 15
+    axis, points, cell = grid(distribution, coarse * fine)
+    expected = (distribution.log_prob(points).exp() * cell).reshape(coarse, fine, coarse, fine).sum((1, 3)) * n
+    x = distribution.sample((n,)).double()
+    edges = axis[::fine].contiguous()
+    place = (torch.bucketize(x.contiguous(), edges) - 1).clamp(0, coarse - 1)
+    counts = torch.zeros(coarse, coarse, dtype=torch.float64)
+    counts.index_put_((place[:, 0], place[:, 1]), torch.ones(n, dtype=torch.float64), accumulate=True)
+    enough = expected >= 5
+    chi = ((counts - expected)[enough].square() / expected[enough]).sum()
+    freedom = int(enough.sum()) - 1
+    assert chi < freedom + 4 * math.sqrt(2 * freedom)
+
+
+def test_entropy_is_minus_the_mean_log_density(distribution):
+    log_p = distribution.log_prob(distribution.sample((20_000,)))
+    error = log_p.std() / math.sqrt(len(log_p))
+    assert abs(log_p.mean() + distribution.entropy()) <= 4 * error + 1e-12
+
+
+def test_known_entropies():
+    assert float(toy.EightGaussians().entropy()) == pytest.approx(2.8319, abs=5e-5)
+    assert float(toy.Checkerboard().entropy()) == math.log(32)
+    # where the Gaussians are far apart, theirs and that of choosing one of eight
+    tight = toy.EightGaussians(noise=0.1)
+    apart = math.log(2 * math.pi * math.e * (0.1 / 1.414) ** 2) + math.log(8)
+    assert float(tight.entropy()) == pytest.approx(apart, abs=1e-6)
+
+
+def test_nothing_lies_outside(distribution):
+    x = distribution.sample((20_000,))
+    assert x.abs().max() <= distribution.extent
+    assert distribution.log_prob(torch.full((2,), 1e3)) == -math.inf
+    assert not distribution.log_prob(x).isinf().any()
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match=r"value must have the shape \(..., 2\), got \(4, 3\)"):
+        toy.Moons().log_prob(torch.zeros(4, 3))
+    with pytest.raises(ValueError, match="noise must be positive and finite, got 0"):
+        toy.EightGaussians(noise=0)
