@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import elflow
+from elflow._files import replacing
 from elflow.kernels import native
 
 RESULTS = Path("bench")
@@ -62,6 +63,5 @@ def machine() -> dict[str, Any]:
 def write(path: Path, results: dict[str, Any]) -> None:
     """JSON with sorted keys, written whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
-    unfinished.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")

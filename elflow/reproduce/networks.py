@@ -6,32 +6,21 @@ python -m elflow.reproduce.networks --output networks.png
 from __future__ import annotations
 
 import argparse
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from elflow.activations import FELU, QELU, RELU, PiecewiseQuadratic
 from elflow.functional import elf, elf_inverse, lipschitz
+from elflow.reproduce._figure import ACCENT, INK, SOFT, STYLE, pyplot, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["breakpoints", "draw", "random_network"]
 
-INK, ACCENT, SOFT = "#1f2d3d", "#c0392b", "#9aa5b1"
-STYLE: Any = {
-    "axes.edgecolor": SOFT,
-    "axes.labelcolor": INK,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": 10,
-    "font.size": 9,
-    "text.color": INK,
-}
 COLORS = {FELU: "#1d6b4f", RELU: "#b8860b", QELU: "#4a5fa5"}
 
 
@@ -62,11 +51,7 @@ def breakpoints(w1: Tensor, b1: Tensor, activation: PiecewiseQuadratic) -> Tenso
 
 def draw(path: Path, units: int = 5, seed: int = 11, bound: float = 0.99) -> dict[str, float]:
     """Draws the figure into a PNG and returns the Lipschitz constant that it shows for each activation."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     weights = random_network(units, seed)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(2, 3, figsize=(12, 6.4), layout="constrained")
@@ -75,7 +60,7 @@ def draw(path: Path, units: int = 5, seed: int = 11, bound: float = 0.99) -> dic
         for column, activation in enumerate((RELU, FELU), start=1):
             constants[activation.name] = _draw_network(axes[:, column], weights, activation, bound)
         figure.suptitle(f"One-layer networks of {units} units and their exact Lipschitz constants", fontsize=12)
-        _save(figure, path)
+        save(figure, path)
         plt.close(figure)
     return constants
 
@@ -121,15 +106,6 @@ def _draw_network(axes: list[Axes], weights: tuple[Tensor, ...], activation: Pie
     below.plot(steepest, slope[slope.abs().argmax()], "o", color=ACCENT, markersize=8, fillstyle="none")
     below.set(xlabel="x", ylabel="slope g'(x)", xlim=(-5, 5), title=f"Lip(g) = {constant:.4f} at x = {steepest:.3f}")
     return constant
-
-
-def _save(figure: Figure, path: Path) -> None:
-    """Writes the picture whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        unfinished = Path(folder) / path.name
-        figure.savefig(unfinished, format="png", dpi=150)
-        unfinished.replace(path)
 
 
 def main() -> None:
