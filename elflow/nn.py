@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -14,19 +15,23 @@ from elflow.transforms import ActNormTransform
 __all__ = ["ActNorm", "Hypernetwork"]
 
 REACH = 3.0
-"""Units begin with their ramps at most so far from zero, which is where ActNorm puts the data."""
-SHARPNESS = 0.5, 2.5
-"""Between which the sharpness of a unit begins."""
-LARGEST_LOG_SHARPNESS = 12.0
-"""Keeps the exponential finite, far beyond what data ask for: a ramp 6e-6 wide."""
+"""Units begin at most so far from zero, which is where ActNorm puts the data."""
+WIDTH = 0.3, 3.0
+"""Between which the width of a bump begins."""
+SHARPNESS = 1.0, 4.0
+"""Between which the sharpness of an edge begins."""
+LARGEST_LOG = 12.0
+"""Keeps exponentials finite, far beyond what data ask for: an edge 6e-6 wide."""
 
 
 class Hypernetwork(nn.Module):
     """The parameters of each coordinate's one-dimensional network, from the coordinates before it and the context.
 
-    The slope of a unit is a ramp. It is given by its height `a`, its middle `t` and the logarithm of its sharpness `k`:
-    `w1 = +-k`, `b1 = -w1 t - 1/2`, `w2 = a / w1`, where the signs are drawn once. So each can change alone, whereas a
-    unit whose w1 grows to be sharper would also become steeper and move.
+    Units come in pairs, whose slope together is a bump: it rises around `t - w/2` by the height `a`, and falls around
+    `t + w/2`, over edges that are 1/k wide. The hypernetwork gives t, log w and a for each pair and log k for each
+    unit, from which `w1 = k`, `b1 = -k (t -+ w/2) - 1/2`, `w2 = +-a/k`. So position, height, width and sharpness can
+    each change alone, and a change stays where it is; a unit given by its weights would change the slope all the way to
+    infinity and, to be sharper, would also have to move and grow. The last of an odd number of units never falls.
 
     Arguments:
         features: The number of coordinates.
@@ -35,8 +40,8 @@ class Hypernetwork(nn.Module):
         hidden_features: The widths of the hidden layers.
         order: The coordinates in the order in which they are modelled: `order[0]` depends on the context only.
         rank: The size of an embedding of each coordinate, from which its parameters are computed; None computes them
-            from the last hidden layer. With h hidden features the embedding takes `features * rank * (h + 3 H)` weights
-            instead of `features * 3 H * h`.
+            from the last hidden layer. With h hidden features the embedding takes `features * rank * (h + 5/2 H)`
+            weights instead of `features * h * 5/2 H`.
 
     Example:
         >>> hyper = Hypernetwork(features=3, context=2, units=8, hidden_features=(32, 32), order=(0, 1, 2))
@@ -44,8 +49,6 @@ class Hypernetwork(nn.Module):
         >>> w1.shape, b2.shape
         (torch.Size([5, 3, 8]), torch.Size([5, 3]))
     """
-
-    signs: Tensor
 
     def __init__(
         self,
@@ -63,8 +66,8 @@ class Hypernetwork(nn.Module):
         position[list(order)] = torch.arange(features)
         inputs = torch.cat([position[:, None] > position, torch.ones(features, context, dtype=torch.bool)], dim=-1)
 
-        start, signs = initial_units(features, units)
-        self.register_buffer("signs", signs)
+        start = initial_units(features, units)
+        outputs = start.shape[-1]
         # Without a context, the first coordinate depends on nothing: its parameters are learnt directly.
         self.free = None if context else order[0]
         if self.free is not None:
@@ -72,28 +75,25 @@ class Hypernetwork(nn.Module):
             others = [feature for feature in range(features) if feature != self.free]
             inputs, start = inputs[others], start[others]
         if len(inputs):
-            head: nn.Module
-            if rank is None:
-                net = MaskedMLP(inputs.repeat_interleave(3 * units + 1, dim=0), hidden_features)
-                head = nn.Unflatten(-1, (-1, 3 * units + 1))
-                last = net[-1]
-            else:
-                net = MaskedMLP(inputs.repeat_interleave(rank, dim=0), hidden_features)
-                head = FactoredHead(len(inputs), rank, 3 * units + 1)
-                last = head
+            net = MaskedMLP(inputs.repeat_interleave(rank or outputs, dim=0), hidden_features)
+            head = FactoredHead(len(inputs), rank, outputs) if rank else nn.Unflatten(-1, (len(inputs), outputs))
+            weight, bias = (head if rank else net[-1]).parameters()
             with torch.no_grad():
-                last.weight.mul_(0.1)
-                last.bias.mul_(0.1).add_(start.reshape(last.bias.shape))
+                weight.mul_(0.1)
+                bias.mul_(0.1).add_(start.reshape(bias.shape))
             self.net = nn.Sequential(net, head)
 
     def forward(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        phi = self._phi(x, context)
-        log_k, t, a, b2 = phi.split([self.units, self.units, self.units, 1], dim=-1)
-        w1 = self.signs * log_k.clamp(-LARGEST_LOG_SHARPNESS, LARGEST_LOG_SHARPNESS).exp()
-        return w1, -0.5 - w1 * t, a / w1, b2.squeeze(-1)
+        pairs = (self.units + 1) // 2
+        log_k, t, log_w, a, b2 = self._phi(x, context).split([self.units, pairs, pairs, pairs, 1], dim=-1)
+        k, half = bounded_exp(log_k), bounded_exp(log_w) / 2
+        falling = slice(self.units // 2)
+        edges = torch.cat([t - half, (t + half)[..., falling]], dim=-1)
+        heights = torch.cat([a, -a[..., falling]], dim=-1)
+        return k, -0.5 - k * edges, heights / k, b2.squeeze(-1)
 
     def _phi(self, x: Tensor, context: Tensor | None) -> Tensor:
-        """What `forward` unpacks, `(..., features, 3 H + 1)`."""
+        """What `forward` unpacks, `(..., features, 5 H / 2 + 1)`."""
         if self.free is None:
             return self.net(_concatenated(x, context))
         first = self.first.expand(*x.shape[:-1], 1, -1)
@@ -118,14 +118,18 @@ class FactoredHead(nn.Module):
         return torch.einsum("...dr,drn->...dn", embedding, self.weight) + self.bias
 
 
-def initial_units(features: int, units: int) -> tuple[Tensor, Tensor]:
-    """Where a hypernetwork begins: log k, t, a and b2 as `(features, 3 H + 1)`, and the signs `(features, H)`."""
-    shape = features, units
-    k = torch.empty(shape).uniform_(*SHARPNESS)
-    t = torch.empty(shape).uniform_(-REACH, REACH)
-    a = k * torch.randn(shape) * 0.5 * units**-0.5
-    signs = torch.where(torch.rand(shape) < 0.5, -1.0, 1.0)
-    return torch.cat([k.log(), t, a, torch.zeros(features, 1)], dim=-1), signs
+def initial_units(features: int, units: int) -> Tensor:
+    """Where a hypernetwork begins: log k, t, log w, a and b2 of each coordinate, `(features, ...)`."""
+    pairs = (units + 1) // 2
+    log_k = torch.empty(features, units).uniform_(*map(math.log, SHARPNESS))
+    t = torch.empty(features, pairs).uniform_(-REACH, REACH)
+    log_w = torch.empty(features, pairs).uniform_(*map(math.log, WIDTH))
+    a = 0.5 * pairs**-0.5 * torch.randn(features, pairs)
+    return torch.cat([log_k, t, log_w, a, torch.zeros(features, 1)], dim=-1)
+
+
+def bounded_exp(x: Tensor) -> Tensor:
+    return x.clamp(-LARGEST_LOG, LARGEST_LOG).exp()
 
 
 def _concatenated(x: Tensor, context: Tensor | None) -> Tensor:

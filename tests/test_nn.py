@@ -9,7 +9,7 @@ import torch.distributed
 import torch.multiprocessing
 
 import elflow
-from elflow.nn import LARGEST_LOG_SHARPNESS, ActNorm, Hypernetwork
+from elflow.nn import LARGEST_LOG, ActNorm, Hypernetwork
 
 
 def norms(flow):
@@ -126,12 +126,18 @@ def test_processes_stay_in_step(tmp_path):
     assert abs(one["transform.transforms.0.loc"][0] - 350) < 10
 
 
-def test_hypernetwork_begins_where_it_should():
-    hyper = Hypernetwork(3, 0, 500, (32,), (0, 1, 2))
+@pytest.mark.parametrize("units", [1, 2, 7, 500])
+def test_units_are_bumps(units):
+    hyper = Hypernetwork(3, 0, units, (32,), (0, 1, 2))
     w1, b1, w2, b2 = hyper(torch.zeros(3), None)
-    middle = -(b1 + 0.5) / w1
-    assert middle.abs().max() < 4
-    assert (w2 * w1).abs().max() < 1
+    assert w1.shape == b1.shape == w2.shape == (3, units)
+    edges, heights = -(b1 + 0.5) / w1, w1 * w2
+    pairs = units // 2
+    rising, falling = slice(pairs), slice((units + 1) // 2, None)
+    assert (edges[:, rising] < edges[:, falling]).all()
+    torch.testing.assert_close(heights[:, rising], -heights[:, falling])
+    assert edges.abs().max() < 5
+    assert heights.abs().max() < 2
     assert b2.abs().max() < 0.1
 
 
@@ -144,7 +150,7 @@ def test_hypernetwork_stays_finite():
             p.mul_(3)
         x = torch.tensor([[1e6, -1e6], [1e-30, 0.0], [1e4, 1e8]])
         assert not flow().log_prob(x).isnan().any()
-    assert math.exp(LARGEST_LOG_SHARPNESS) < 1e6
+    assert math.exp(LARGEST_LOG) < 1e6
 
 
 def test_rank_saves_weights():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from elflow._checks import check_count, check_positive
 
@@ -45,7 +45,7 @@ def train(
         rate: The learning rate of Adam at the beginning.
         halve_every: After how many steps the rate halves.
         clip: The greatest norm of a gradient.
-        decay: How much of the averaged weights each step keeps.
+        decay: How much of the averaged weights each step keeps, once there have been enough of them.
         progress: Told the step and the loss after each step.
 
     Returns:
@@ -70,7 +70,7 @@ def train(
     parameters = [p for p in flow.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(parameters, lr=rate, fused=True)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, halve_every, gamma=0.5)
-    averaged = AveragedModel(flow, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    averaged = AveragedModel(flow, multi_avg_fn=_exponential_average(decay))
     for step in range(1, steps + 1):
         loss = _loss(flow, batch())
         optimizer.zero_grad()
@@ -93,3 +93,14 @@ def train(
 def _loss(flow: nn.Module, batch: Batch) -> Tensor:
     x, c = batch if isinstance(batch, tuple) else (batch, None)
     return -flow(c).log_prob(x).mean()
+
+
+def _exponential_average(decay: float) -> Callable[[Any, Any, Any], None]:
+    """torch's own average, which however forgets its first weights sooner: they are the worst."""
+
+    @torch.no_grad()
+    def update(averaged: Any, current: Any, count: Any) -> None:
+        keep = min(decay, (1 + int(count)) / (10 + int(count)))
+        torch._foreach_lerp_(averaged, current, 1 - keep)
+
+    return update
