@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from elflow import kernels
-from elflow._checks import check_activation, check_bound
+from elflow._checks import check_activation, check_bound, check_count
 from elflow.activations import FELU, PiecewiseQuadratic
 
-__all__ = ["elf", "elf_inverse", "felu", "lipschitz"]
+__all__ = ["bumps", "elf", "elf_inverse", "felu", "lipschitz"]
 
 
 def felu(u: Tensor) -> Tensor:
@@ -138,6 +138,37 @@ def elf_inverse(
     points = _Points.of(y, "y", w1, b1, w2, b2, bound, activation)
     chosen = kernels.select(y.dtype, y.device, activation)
     return points.restore(chosen.elf_inverse(points.flat, *points.parameters, float(bound), activation))
+
+
+def bumps(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Networks from numbers that are easy to learn: units in pairs, whose slope together is a bump.
+
+    A bump rises around `t - w/2` by the height `a`, and falls around `t + w/2`, over edges that are 1/k wide:
+    `w1 = k`, `b1 = -k (t -+ w/2) - 1/2`, `w2 = +-a/k`. So position, height, width and sharpness can each change alone,
+    and a change stays where it is. A unit given by its weights would change the slope all the way to infinity and, to
+    be sharper, would also have to move and grow. The last of an odd number of units rises and never falls.
+
+    Arguments:
+        phi: Of each network log k of all units, then t, log w and a of all pairs, `(..., units + 3 pairs)`, with
+            `pairs = (units + 1) // 2`. Logarithms are clamped to +-12.
+        units: The number of units H.
+
+    Returns:
+        w1, b1 and w2, `(..., H)` each. The rising units come first.
+
+    Example:
+        >>> import torch
+        >>> w1, b1, w2 = bumps(torch.tensor([0.0, 0.0, 3.0, 0.0, 0.5]), units=2)  # at 3, one wide, half as high
+        >>> w1, b1, w2
+        (tensor([1., 1.]), tensor([-3., -4.]), tensor([ 0.5000, -0.5000]))
+    """
+    _check_tensors(phi=phi)
+    outputs = check_count("units", units) + 3 * ((units + 1) // 2)
+    if phi.ndim == 0 or phi.shape[-1] != outputs:
+        raise ValueError(f"phi must have the shape (..., {outputs}) for {units} units, got {tuple(phi.shape)}")
+    batch = tuple(phi.shape[:-1])
+    w1, b1, w2 = kernels.select(phi.dtype, phi.device, FELU).bumps(phi.reshape(_product(batch), outputs), units)
+    return w1.reshape(*batch, units), b1.reshape(*batch, units), w2.reshape(*batch, units)
 
 
 @dataclass(frozen=True)

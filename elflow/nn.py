@@ -8,30 +8,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from zuko.lazy import LazyTransform
-from zuko.nn import MaskedMLP
+from zuko.nn import MaskedLinear, MaskedMLP
 
+from elflow.functional import bumps
 from elflow.transforms import ActNormTransform
 
 __all__ = ["ActNorm", "Hypernetwork"]
 
 REACH = 3.0
-"""Units begin at most so far from zero, which is where ActNorm puts the data."""
+"""Bumps begin at most so far from zero, which is where ActNorm puts the data."""
 WIDTH = 0.3, 3.0
 """Between which the width of a bump begins."""
 SHARPNESS = 1.0, 4.0
 """Between which the sharpness of an edge begins."""
-LARGEST_LOG = 12.0
-"""Keeps exponentials finite, far beyond what data ask for: an edge 6e-6 wide."""
+
+Networks = tuple[Tensor, Tensor, Tensor, Tensor]
+"""w1, b1, w2 and b2 of one-dimensional networks."""
 
 
 class Hypernetwork(nn.Module):
-    """The parameters of each coordinate's one-dimensional network, from the coordinates before it and the context.
+    """The one-dimensional network of each coordinate, from the coordinates before it and the context.
 
-    Units come in pairs, whose slope together is a bump: it rises around `t - w/2` by the height `a`, and falls around
-    `t + w/2`, over edges that are 1/k wide. The hypernetwork gives t, log w and a for each pair and log k for each
-    unit, from which `w1 = k`, `b1 = -k (t -+ w/2) - 1/2`, `w2 = +-a/k`. So position, height, width and sharpness can
-    each change alone, and a change stays where it is; a unit given by its weights would change the slope all the way to
-    infinity and, to be sharper, would also have to move and grow. The last of an odd number of units never falls.
+    It gives the units in pairs, as `elflow.functional.bumps`.
 
     Arguments:
         features: The number of coordinates.
@@ -39,16 +37,24 @@ class Hypernetwork(nn.Module):
         units: The units of each one-dimensional network, H.
         hidden_features: The widths of the hidden layers.
         order: The coordinates in the order in which they are modelled: `order[0]` depends on the context only.
-        rank: The size of an embedding of each coordinate, from which its parameters are computed; None computes them
-            from the last hidden layer. With h hidden features the embedding takes `features * rank * (h + 5/2 H)`
-            weights instead of `features * h * 5/2 H`.
+        rank: The size of an embedding of each coordinate, from which its network is computed; None computes it from the
+            last hidden layer. With h hidden features the embedding takes `features * rank * (h + 5/2 H)` weights
+            instead of `features * h * 5/2 H`.
 
     Example:
-        >>> hyper = Hypernetwork(features=3, context=2, units=8, hidden_features=(32, 32), order=(0, 1, 2))
-        >>> w1, b1, w2, b2 = hyper(torch.randn(5, 3), torch.randn(5, 2))
-        >>> w1.shape, b2.shape
-        (torch.Size([5, 3, 8]), torch.Size([5, 3]))
+        >>> hyper = Hypernetwork(features=3, context=0, units=8, hidden_features=(32, 32), order=(0, 1, 2))
+        >>> w1, b1, w2, b2 = hyper(torch.randn(5, 3), None)
+        >>> hyper.dependent, w1.shape, b2.shape
+        ((1, 2), torch.Size([5, 2, 8]), torch.Size([5, 2]))
+        >>> w1, b1, w2, b2 = hyper.constant()
+        >>> hyper.free, w1.shape, b2.shape
+        ((0,), torch.Size([1, 8]), torch.Size([1]))
     """
+
+    free: tuple[int, ...]
+    """The coordinate that depends on nothing, if there is one: `order[0]` without a context."""
+    dependent: tuple[int, ...]
+    """The coordinates that depend on others, or on the context."""
 
     def __init__(
         self,
@@ -61,46 +67,58 @@ class Hypernetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.units = units
-        self.order = tuple(order)
-        position = torch.empty(features, dtype=torch.long)
-        position[list(order)] = torch.arange(features)
-        inputs = torch.cat([position[:, None] > position, torch.ones(features, context, dtype=torch.bool)], dim=-1)
-
-        start = initial_units(features, units)
-        outputs = start.shape[-1]
-        # Without a context, the first coordinate depends on nothing: its parameters are learnt directly.
-        self.free = None if context else order[0]
-        if self.free is not None:
-            self.first = nn.Parameter(start[self.free].clone())
-            others = [feature for feature in range(features) if feature != self.free]
-            inputs, start = inputs[others], start[others]
-        if len(inputs):
+        self.free = () if context else (order[0],)
+        self.dependent = tuple(feature for feature in range(features) if feature not in self.free)
+        if self.free:
+            self.first = nn.Parameter(initial_phi(1, units))
+        if self.dependent:
+            position = torch.empty(features, dtype=torch.long)
+            position[list(order)] = torch.arange(features)
+            before = position[list(self.dependent), None] > position
+            inputs = torch.cat([before, torch.ones(len(before), context, dtype=torch.bool)], dim=-1)
+            start = initial_phi(len(before), units)
+            count, outputs = start.shape
             net = MaskedMLP(inputs.repeat_interleave(rank or outputs, dim=0), hidden_features)
-            head = FactoredHead(len(inputs), rank, outputs) if rank else nn.Unflatten(-1, (len(inputs), outputs))
+            head = FactoredHead(count, rank, outputs) if rank else nn.Unflatten(-1, (count, outputs))
             weight, bias = (head if rank else net[-1]).parameters()
             with torch.no_grad():
                 weight.mul_(0.1)
                 bias.mul_(0.1).add_(start.reshape(bias.shape))
-            self.net = nn.Sequential(net, head)
+            self.net = nn.Sequential(*[_unmasked(layer) for layer in net], head)
 
-    def forward(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        pairs = (self.units + 1) // 2
-        log_k, t, log_w, a, b2 = self._phi(x, context).split([self.units, pairs, pairs, pairs, 1], dim=-1)
-        k, half = bounded_exp(log_k), bounded_exp(log_w) / 2
-        falling = slice(self.units // 2)
-        edges = torch.cat([t - half, (t + half)[..., falling]], dim=-1)
-        heights = torch.cat([a, -a[..., falling]], dim=-1)
-        return k, -0.5 - k * edges, heights / k, b2.squeeze(-1)
+    def forward(self, x: Tensor, context: Tensor | None) -> Networks:
+        """The networks of the dependent coordinates, `(..., dependent, H)`, for x `(..., features)`."""
+        if context is not None:
+            batch = torch.broadcast_shapes(x.shape[:-1], context.shape[:-1])
+            x = torch.cat([x.expand(*batch, -1), context.expand(*batch, -1)], dim=-1)
+        return self._networks(self.net(x))
 
-    def _phi(self, x: Tensor, context: Tensor | None) -> Tensor:
-        """What `forward` unpacks, `(..., features, 5 H / 2 + 1)`."""
-        if self.free is None:
-            return self.net(_concatenated(x, context))
-        first = self.first.expand(*x.shape[:-1], 1, -1)
-        if x.shape[-1] == 1:
-            return first
-        others = self.net(_concatenated(x, context))
-        return torch.cat([others[..., : self.free, :], first, others[..., self.free :, :]], dim=-2)
+    def constant(self) -> Networks:
+        """The network of the free coordinate, `(1, H)`."""
+        return self._networks(self.first)
+
+    def _networks(self, phi: Tensor) -> Networks:
+        w1, b1, w2 = bumps(phi[..., :-1], self.units)
+        return w1, b1, w2, phi[..., -1]
+
+
+def initial_phi(networks: int, units: int) -> Tensor:
+    """Where networks begin: what `bumps` takes, and b2."""
+    pairs = (units + 1) // 2
+    log_k = torch.empty(networks, units).uniform_(*map(math.log, SHARPNESS))
+    t = torch.empty(networks, pairs).uniform_(-REACH, REACH)
+    log_w = torch.empty(networks, pairs).uniform_(*map(math.log, WIDTH))
+    a = 0.5 * pairs**-0.5 * torch.randn(networks, pairs)
+    return torch.cat([log_k, t, log_w, a, torch.zeros(networks, 1)], dim=-1)
+
+
+def _unmasked(layer: nn.Module) -> nn.Module:
+    """The same layer without its mask where that hides nothing, as between hidden layers for two features."""
+    if not isinstance(layer, MaskedLinear) or not layer.mask.all():
+        return layer
+    plain = nn.Linear(layer.in_features, layer.out_features)
+    plain.weight, plain.bias = layer.weight, layer.bias
+    return plain
 
 
 class FactoredHead(nn.Module):
@@ -116,27 +134,6 @@ class FactoredHead(nn.Module):
     def forward(self, embedding: Tensor) -> Tensor:
         embedding = embedding.unflatten(-1, (-1, self.rank))
         return torch.einsum("...dr,drn->...dn", embedding, self.weight) + self.bias
-
-
-def initial_units(features: int, units: int) -> Tensor:
-    """Where a hypernetwork begins: log k, t, log w, a and b2 of each coordinate, `(features, ...)`."""
-    pairs = (units + 1) // 2
-    log_k = torch.empty(features, units).uniform_(*map(math.log, SHARPNESS))
-    t = torch.empty(features, pairs).uniform_(-REACH, REACH)
-    log_w = torch.empty(features, pairs).uniform_(*map(math.log, WIDTH))
-    a = 0.5 * pairs**-0.5 * torch.randn(features, pairs)
-    return torch.cat([log_k, t, log_w, a, torch.zeros(features, 1)], dim=-1)
-
-
-def bounded_exp(x: Tensor) -> Tensor:
-    return x.clamp(-LARGEST_LOG, LARGEST_LOG).exp()
-
-
-def _concatenated(x: Tensor, context: Tensor | None) -> Tensor:
-    if context is None:
-        return x
-    batch = torch.broadcast_shapes(x.shape[:-1], context.shape[:-1])
-    return torch.cat([x.expand(*batch, -1), context.expand(*batch, -1)], dim=-1)
 
 
 class ActNorm(LazyTransform):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ __all__ = [
     "METHODS",
     "ActNormTransform",
     "AutoregressiveTransform",
+    "ColumnsTransform",
     "ConvergenceWarning",
     "ELFTransform",
     "InverseInfo",
@@ -125,6 +126,62 @@ class ActNormTransform(Transform):
         return y, self.log_abs_det_jacobian(x, y)
 
 
+class ColumnsTransform(Transform):
+    """Groups of coordinates, each by an elementwise transform of its own.
+
+    Arguments:
+        columns: The coordinates of each group; every coordinate is in one.
+        transforms: What each group goes through.
+
+    Example:
+        >>> from torch.distributions import AffineTransform
+        >>> t = ColumnsTransform([(1,), (0, 2)], [AffineTransform(0.0, 10.0), AffineTransform(1.0, 1.0)])
+        >>> t(torch.tensor([1.0, 2.0, 3.0]))
+        tensor([ 2., 20.,  4.])
+    """
+
+    domain = constraints.real
+    codomain = constraints.real
+    bijective = True
+
+    def __init__(self, columns: Sequence[Sequence[int]], transforms: Sequence[Transform], cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self.columns = columns
+        self.transforms = transforms
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self.call_and_ladj(x)[0]
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return self._joined([t.inv(part) for t, part in zip(self.transforms, self._parts(y), strict=True)])
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.call_and_ladj(x)[1]
+
+    def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        ys, ladjs = [], []
+        for t, part in zip(self.transforms, self._parts(x), strict=True):
+            y, ladj = t.call_and_ladj(part)  # type: ignore[attr-defined]
+            ys.append(y)
+            ladjs.append(ladj)
+        return self._joined(ys), self._joined(ladjs)
+
+    def _parts(self, x: Tensor) -> list[Tensor]:
+        return [_selected(x, columns) for columns in self.columns]
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
+        order = [column for columns in self.columns for column in columns]
+        return _selected(torch.cat(parts, dim=-1), [order.index(column) for column in range(len(order))])
+
+
+def _selected(x: Tensor, columns: Sequence[int]) -> Tensor:
+    """Columns of x `(..., features)`, as a view where they stand next to each other."""
+    first, count = columns[0], len(columns)
+    if tuple(columns) == tuple(range(first, first + count)):
+        return x.narrow(-1, first, count)
+    return x[..., list(columns)]
+
+
 class ConvergenceWarning(UserWarning):
     """An inverse came back with a residual that is too large."""
 
@@ -154,6 +211,7 @@ class AutoregressiveTransform(Transform):
         maps: The increasing maps, as an elementwise `Transform`, of x `(N, features)` and the context `(N, C)`.
         context: The context `(..., C)`, or None. Its leading dimensions broadcast with those of x.
         sweeps: After how many sweeps every coordinate is final.
+        start: The first guess from y `(N, features)`, where there is a better one than y itself.
 
     Example:
         >>> from torch.distributions import AffineTransform
@@ -164,7 +222,7 @@ class AutoregressiveTransform(Transform):
         (tensor([2.0000, 9.1548]), tensor(1.))
         >>> x, info = invert(t, y)
         >>> x.detach(), info.sweeps, info.converged
-        (tensor([2., 3.]), (2,), True)
+        (tensor([2., 3.]), (1,), True)
     """
 
     domain = constraints.real_vector
@@ -176,12 +234,14 @@ class AutoregressiveTransform(Transform):
         maps: Callable[[Tensor, Tensor | None], Any],
         context: Tensor | None,
         sweeps: int,
+        start: Callable[[Tensor], Tensor] | None = None,
         cache_size: int = 0,
     ) -> None:
         super().__init__(cache_size=cache_size)
         self.maps = maps
         self.context = context
         self.sweeps = sweeps
+        self.start = start
 
     def _call(self, x: Tensor) -> Tensor:
         return self.maps(x, self.context)(x)
@@ -218,7 +278,8 @@ class AutoregressiveTransform(Transform):
     ) -> tuple[Tensor, int, Tensor]:
         """Sweeps over rows `(N, features)` until all have settled, or to the limit: x, sweeps and residuals `(N,)`."""
         result, residuals = y.clone(), y.new_full((len(y),), math.inf)
-        x, rows = y, torch.arange(len(y), device=y.device)  # of those that have not settled
+        x = y if self.start is None else self.start(y)
+        rows = torch.arange(len(y), device=y.device)  # those that have not settled
         for sweep in range(limit + 1):
             maps = self.maps(x, context)
             residual = relative(maps(x) - y, x, y).amax(-1)
@@ -333,7 +394,7 @@ class _Adjoint:
 
     def solve(self, g: Tensor) -> Tensor:
         v = g / self.slope
-        for _ in range(self.limit - 1):
+        for _ in range(self.limit):
             (pulled,) = torch.autograd.grad(self.fx, self.x, v, retain_graph=True)
             change = (g - pulled) / self.slope
             v = v + change

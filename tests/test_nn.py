@@ -1,7 +1,6 @@
 """ActNorm, which must see its data once and only once, and the hypernetwork."""
 
 import copy
-import math
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ import torch.distributed
 import torch.multiprocessing
 
 import elflow
-from elflow.nn import LARGEST_LOG, ActNorm, Hypernetwork
+from elflow.nn import ActNorm, Hypernetwork
 
 
 def norms(flow):
@@ -129,7 +128,7 @@ def test_processes_stay_in_step(tmp_path):
 @pytest.mark.parametrize("units", [1, 2, 7, 500])
 def test_units_are_bumps(units):
     hyper = Hypernetwork(3, 0, units, (32,), (0, 1, 2))
-    w1, b1, w2, b2 = hyper(torch.zeros(3), None)
+    w1, b1, w2, b2 = (torch.cat(parts) for parts in zip(hyper.constant(), hyper(torch.zeros(3), None), strict=True))
     assert w1.shape == b1.shape == w2.shape == (3, units)
     edges, heights = -(b1 + 0.5) / w1, w1 * w2
     pairs = units // 2
@@ -150,7 +149,6 @@ def test_hypernetwork_stays_finite():
             p.mul_(3)
         x = torch.tensor([[1e6, -1e6], [1e-30, 0.0], [1e4, 1e8]])
         assert not flow().log_prob(x).isnan().any()
-    assert math.exp(LARGEST_LOG) < 1e6
 
 
 def test_rank_saves_weights():

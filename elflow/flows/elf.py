@@ -25,7 +25,7 @@ from elflow._checks import (
 from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.kernels._contract import under_transform
 from elflow.nn import ActNorm, Hypernetwork
-from elflow.transforms import AutoregressiveTransform, ELFTransform, invert, warn
+from elflow.transforms import AutoregressiveTransform, ColumnsTransform, ELFTransform, invert, warn
 
 __all__ = ["ELF", "FlowDistribution", "MaskedELFTransform"]
 
@@ -300,10 +300,26 @@ class MaskedELFTransform(LazyTransform):
         return f"units={self.hyper.units}, bound={self.bound}, activation={self.activation.name}{order}"
 
     def forward(self, c: Tensor | None = None) -> Transform:
-        return AutoregressiveTransform(self._maps, c, sweeps=self.features)
+        sweeps = len(self.hyper.dependent)
+        return AutoregressiveTransform(self._maps, c, sweeps, self._start if self.hyper.free else None)
 
-    def _maps(self, x: Tensor, c: Tensor | None) -> ELFTransform:
-        w1, b1, w2, b2 = self.hyper(x, c)
+    def _maps(self, x: Tensor, c: Tensor | None) -> Transform:
+        columns, transforms = [], []
+        if self.hyper.free:
+            columns.append(self.hyper.free)
+            transforms.append(self._elf(*self.hyper.constant()))
+        if self.hyper.dependent:
+            columns.append(self.hyper.dependent)
+            transforms.append(self._elf(*self.hyper(x, c)))
+        return transforms[0] if len(columns) == 1 else ColumnsTransform(columns, transforms)
+
+    def _start(self, y: Tensor) -> Tensor:
+        """y, but with the coordinate that depends on nothing already inverted."""
+        x, free = y.clone(), list(self.hyper.free)
+        x[..., free] = self._elf(*self.hyper.constant()).inv(y[..., free])
+        return x
+
+    def _elf(self, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> ELFTransform:
         return ELFTransform(w1, b1, w2, b2, self.bound, self.activation)
 
 

@@ -24,14 +24,14 @@ from torch import Tensor
 
 from elflow.activations import PiecewiseQuadratic
 
-__all__ = ["Backend", "require_finite", "under_transform"]
+__all__ = ["LARGEST_LOG", "Backend", "require_finite", "under_transform"]
 
 
 @dataclass(frozen=True)
 class Backend:
     """One implementation of the network.
 
-    A new backend is a module with these four functions, a line in `elflow/kernels/__init__.py` and one in
+    A new backend is a module with these functions, a line in `elflow/kernels/__init__.py` and one in
     `tests/conftest.py`, which makes the suite hold it against the reference.
     """
 
@@ -48,6 +48,13 @@ class Backend:
 
     elf_inverse: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float, PiecewiseQuadratic], Tensor]
     """(y, w1, b1, w2, b2, bound, activation) -> x `(N, M)`."""
+
+    bumps: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]
+    """(phi `(N, units + 3 pairs)`, units) -> w1, b1 and w2: see `elflow.functional.bumps`. NaN comes through."""
+
+
+LARGEST_LOG = 12.0
+"""To which logarithms are clamped, far beyond what data ask for: an edge is at least 6e-6 wide, at most 1.6e5."""
 
 
 def under_transform() -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from elflow.activations import FELU, PiecewiseQuadratic
-from elflow.kernels._contract import Backend, require_finite, under_transform
+from elflow.kernels._contract import LARGEST_LOG, Backend, require_finite, under_transform
 
 extension: Any = None
 """The compiled module, or None where there is none."""
@@ -87,6 +87,25 @@ def elf_backward_kernel(
     addresses = pointers(constants, places, x, grad, grad_log_slope, *grads)
     extension.transform_backward(networks(w1, b1, w2), x.shape[1], bound, *addresses, torch.get_num_threads())
     return grads
+
+
+def bumps_kernel(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor]:
+    phi = rows(phi)
+    results = bumps_shape(phi, units)
+    unpack(phi, units, *results, None)
+    return results
+
+
+def bumps_backward_kernel(grad_w1: Tensor, grad_b1: Tensor, grad_w2: Tensor, phi: Tensor, units: int) -> Tensor:
+    phi, grad = rows(phi), phi.new_empty(phi.shape)
+    unpack(phi, units, grad_w1.contiguous(), grad_b1.contiguous(), grad_w2.contiguous(), grad)
+    return grad
+
+
+def unpack(phi: Tensor, units: int, w1: Tensor, b1: Tensor, w2: Tensor, grad: Tensor | None) -> None:
+    """Writes the units, or from their gradients that of phi where there is room for it."""
+    memory = phi.data_ptr(), phi.stride(0), *pointers(w1, b1, w2, grad)
+    extension.bumps(phi.dtype == torch.float64, len(phi), units, LARGEST_LOG, *memory, torch.get_num_threads())
 
 
 def steepest(w1: Tensor, b1: Tensor, w2: Tensor, algorithm: str) -> tuple[Tensor, Tensor]:
@@ -162,6 +181,15 @@ def elf_backward_shape(
     return x.new_empty(x.shape), *lipschitz_backward_shape(grad, w1), w1.new_empty(w1.shape[0])
 
 
+def bumps_shape(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor]:
+    w1, b1, w2 = (phi.new_empty(phi.shape[0], units) for _ in range(3))
+    return w1, b1, w2
+
+
+def bumps_backward_shape(grad_w1: Tensor, grad_b1: Tensor, grad_w2: Tensor, phi: Tensor, units: int) -> Tensor:
+    return phi.new_empty(phi.shape)
+
+
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
@@ -194,6 +222,15 @@ def elf_inverse_grad(ctx: Any, grad_x: Tensor, *_: Tensor) -> tuple[Tensor | Non
     x, w1, b1, w2, constants, places = ctx.saved_tensors
     backward = torch.ops.elflow.elf_backward.default
     return *backward(grad_x, None, x, w1, b1, w2, ctx.bound, constants, places), None
+
+
+def bumps_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    phi, ctx.units = inputs
+    ctx.save_for_backward(phi)
+
+
+def bumps_grad(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    return torch.ops.elflow.bumps_backward.default(*grads, *ctx.saved_tensors, ctx.units), None
 
 
 def no_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -230,6 +267,12 @@ OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
         elf_backward_kernel,
         elf_backward_shape,
     ),
+    "bumps": ("(Tensor phi, int units) -> (Tensor, Tensor, Tensor)", bumps_kernel, bumps_shape),
+    "bumps_backward": (
+        "(Tensor grad_w1, Tensor grad_b1, Tensor grad_w2, Tensor phi, int units) -> Tensor",
+        bumps_backward_kernel,
+        bumps_backward_shape,
+    ),
 }
 # `torch.library.custom_op` would say this more briefly, but costs 25 microseconds a call.
 for _name, (_schema, _kernel, _shape) in OPERATORS.items():
@@ -239,7 +282,8 @@ for _name, (_schema, _kernel, _shape) in OPERATORS.items():
 torch.library.register_autograd("elflow::lipschitz", lipschitz_grad, setup_context=lipschitz_setup)
 torch.library.register_autograd("elflow::elf", elf_grad, setup_context=elf_setup)
 torch.library.register_autograd("elflow::elf_inverse", elf_inverse_grad, setup_context=elf_inverse_setup)
-for _name in ("lipschitz_backward", "elf_backward"):
+torch.library.register_autograd("elflow::bumps", bumps_grad, setup_context=bumps_setup)
+for _name in ("lipschitz_backward", "elf_backward", "bumps_backward"):
     torch.library.register_autograd(f"elflow::{_name}", no_second_derivative, setup_context=no_setup)
 
 
@@ -265,6 +309,11 @@ def elf_inverse(
     return x
 
 
+def bumps(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor]:
+    w1, b1, w2 = torch.ops.elflow.bumps.default(phi, units)
+    return w1, b1, w2
+
+
 def refuses(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadratic) -> str | None:
     if why_not:
         return why_not
@@ -279,4 +328,4 @@ def refuses(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadr
     return None
 
 
-BACKEND = Backend("native", refuses, lipschitz, elf, elf_inverse)
+BACKEND = Backend("native", refuses, lipschitz, elf, elf_inverse, bumps)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from elflow.activations import PiecewiseQuadratic
-from elflow.kernels._contract import Backend, require_finite, under_transform
+from elflow.kernels._contract import LARGEST_LOG, Backend, require_finite, under_transform
 
 __all__ = ["BACKEND"]
 
@@ -56,6 +56,16 @@ def elf_inverse(
         there, slope = transform(x, s, w1, b1, w2, b2, activation)
         x = x - (there - y) / (1 + slope)
     return torch.where(y.isfinite(), x, y).to(dtype)
+
+
+def bumps(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor]:
+    pairs = (units + 1) // 2
+    log_k, t, log_w, a = widen(phi).split([units, pairs, pairs, pairs], dim=-1)
+    k, w = (log.clamp(-LARGEST_LOG, LARGEST_LOG).exp() for log in (log_k, log_w))
+    falling = slice(units // 2)
+    edges = torch.cat([t - w / 2, (t + w / 2)[..., falling]], dim=-1)
+    heights = torch.cat([a, -a[..., falling]], dim=-1)
+    return k.to(phi.dtype), (-0.5 - k * edges).to(phi.dtype), (heights / k).to(phi.dtype)
 
 
 def transform(
@@ -180,4 +190,4 @@ def refuses(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadr
     return None
 
 
-BACKEND = Backend("reference", refuses, lipschitz, elf, elf_inverse)
+BACKEND = Backend("reference", refuses, lipschitz, elf, elf_inverse, bumps)

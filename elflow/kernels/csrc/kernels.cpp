@@ -1,6 +1,7 @@
 // Compiled once per instruction set: the loops over networks, from tensors of either dtype to doubles and back.
 #include "kernels.h"
 
+#include "bumps.h"
 #include "elf.h"
 #include "lipschitz.h"
 
@@ -151,10 +152,27 @@ void backward_network(const Backward& b, std::int64_t n, double* partials, std::
   *written<T>(b.grad_b2, n) = static_cast<T>(grad.b2);
 }
 
+// --- units from a hypernetwork -----------------------------------------------------------------------------------------
+
+template <class T>
+void bumps(const BumpRows& b, Span networks) {
+  for (std::int64_t n = networks.begin; n < networks.end; ++n)
+    write_units({b.units}, b.largest, row<T>(b.phi, n), written<T>(b.w1, n * b.units), written<T>(b.b1, n * b.units),
+                written<T>(b.w2, n * b.units));
+}
+
+template <class T>
+void bumps_backward(const BumpRows& b, Span networks) {
+  const Bumps at{b.units};
+  for (std::int64_t n = networks.begin; n < networks.end; ++n)
+    backward_units(at, b.largest, row<T>(b.phi, n), written<T>(b.w1, n * b.units), written<T>(b.b1, n * b.units),
+                   written<T>(b.w2, n * b.units), written<T>(b.grad, n * (at.a + at.pairs)));
+}
+
 template <class T>
 constexpr Kernels table() {
-  return {Sweep::doubles,  lipschitz<T>,       partial_doubles, lipschitz_backward<T>, forward<T>, inverse<T>,
-          backward_points<T>, backward_network<T>};
+  return {Sweep::doubles, lipschitz<T>,       partial_doubles,     lipschitz_backward<T>, forward<T>,
+          inverse<T>,     backward_points<T>, backward_network<T>, bumps<T>,              bumps_backward<T>};
 }
 
 }  // namespace

@@ -45,6 +45,14 @@ struct Backward {
   bool inverse;
 };
 
+// What a hypernetwork says of the units of each network, and the units themselves, or in the backward their gradients.
+struct BumpRows {
+  std::int64_t units;
+  double largest;  // of a logarithm
+  Rows phi;
+  void *w1, *b1, *w2, *grad;  // grad is null in the forward
+};
+
 struct Span {
   std::int64_t begin, end;
 };
@@ -67,6 +75,9 @@ struct Kernels {
   // The gradients from a range of a network's points; then those of the network from such rows, added up in order.
   void (*backward_points)(const Backward&, std::int64_t network, Span points, double* partial);
   void (*backward_network)(const Backward&, std::int64_t network, double* partials, std::int64_t count);
+
+  void (*bumps)(const BumpRows&, Span networks);
+  void (*bumps_backward)(const BumpRows&, Span networks);
 };
 
 }  // namespace elflow

@@ -58,6 +58,12 @@ static inline vec load(const T* p, std::int64_t count) {
 
 static inline void store(double* p, vec v) { __builtin_memcpy(p, &v, sizeof v); }
 
+// The first `count` elements, in the dtype of the tensor.
+template <class T>
+static inline void store(T* p, vec v, std::int64_t count) {
+  for (std::int64_t l = 0; l < lanes && l < count; ++l) p[l] = static_cast<T>(v[l]);
+}
+
 static inline vec splat(double x) {
   vec v;
   for (int l = 0; l < lanes; ++l) v[l] = x;
@@ -76,6 +82,18 @@ static inline vec abs(vec a) { return (vec)((ivec)a & INT64_MAX); }
 
 static inline double abs(double a) { return __builtin_fabs(a); }
 static inline bool finite(double x) { return __builtin_isfinite(x); }
+
+// The exponential of numbers within +-700, to the last place but one: 2^n times a polynomial in what is left of x.
+static inline vec exp(vec x) {
+  constexpr double magic = 0x1.8p52;  // adding it leaves the nearest integer in the lowest bits
+  const vec shifted = x * 0x1.71547652b82fep0 + magic, n = shifted - magic;
+  const vec r = (x - n * 0x1.62e42fefa39efp-1) - n * 0x1.abc9e3b39803fp-56;
+  vec p = splat(1.0 / 6227020800);
+  constexpr double factorials[] = {479001600, 39916800, 3628800, 362880, 40320, 5040, 720, 120, 24, 6, 2, 1, 1};
+#pragma GCC unroll 13
+  for (const double factorial : factorials) p = p * r + 1 / factorial;
+  return p * (vec)(((ivec)shifted << 52) + (ivec)splat(1.0));
+}
 
 // Of each pair of blocks of `distance` lanes, the first of a and the first of b, or the second of a and the second of b.
 template <int distance, int second>
