@@ -14,6 +14,8 @@ from elflow.kernels._contract import under_transform
 
 
 def check_bound(bound: float) -> None:
+    if type(bound) is float and 0 < bound < 1:  # in short: asking whether it is a Real takes a while
+        return
     if isinstance(bound, bool) or not isinstance(bound, Real):
         raise TypeError(f"bound must be a number in (0, 1), got {type(bound).__name__}")
     if not 0 < bound < 1:
@@ -27,6 +29,8 @@ def check_activation(activation: PiecewiseQuadratic) -> None:
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
     """The value as an int."""
+    if type(value) is int and value >= least:
+        return value
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < least:

@@ -16,8 +16,9 @@ from torch import Tensor
 from elflow import kernels
 from elflow._checks import check_activation, check_bound, check_count
 from elflow.activations import FELU, PiecewiseQuadratic
+from elflow.kernels import reference
 
-__all__ = ["bumps", "elf", "elf_inverse", "felu", "lipschitz"]
+__all__ = ["bump_size", "bumps", "elf", "elf_bumps", "elf_bumps_inverse", "elf_inverse", "felu", "lipschitz"]
 
 
 def felu(u: Tensor) -> Tensor:
@@ -98,9 +99,10 @@ def elf(
         >>> log_slope.exp()
         tensor([1.0000, 1.3300, 0.0100])
     """
-    points = _Points.of(x, "x", w1, b1, w2, b2, bound, activation)
+    points = _Points.of({"x": x}, {"w1": w1, "b1": b1, "w2": w2}, {"b2": b2}, bound, activation)
     chosen = kernels.select(x.dtype, x.device, activation)
-    y, log_slope = chosen.elf(points.flat, *points.parameters, float(bound), activation)
+    w1, b1, w2, b2 = points.parameters
+    y, log_slope = chosen.elf(points.flat, w1, b1, w2, b2, float(bound), activation)
     return points.restore(y), points.restore(log_slope)
 
 
@@ -135,12 +137,13 @@ def elf_inverse(
         >>> torch.allclose(elf_inverse(y, w1, b1, w2, b2), x, atol=1e-4)
         True
     """
-    points = _Points.of(y, "y", w1, b1, w2, b2, bound, activation)
+    points = _Points.of({"y": y}, {"w1": w1, "b1": b1, "w2": w2}, {"b2": b2}, bound, activation)
     chosen = kernels.select(y.dtype, y.device, activation)
-    return points.restore(chosen.elf_inverse(points.flat, *points.parameters, float(bound), activation))
+    w1, b1, w2, b2 = points.parameters
+    return points.restore(chosen.elf_inverse(points.flat, w1, b1, w2, b2, float(bound), activation))
 
 
-def bumps(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor]:
+def bumps(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Networks from numbers that are easy to learn: units in pairs, whose slope together is a bump.
 
     A bump rises around `t - w/2` by the height `a`, and falls around `t + w/2`, over edges that are 1/k wide:
@@ -149,26 +152,70 @@ def bumps(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor]:
     be sharper, would also have to move and grow. The last of an odd number of units rises and never falls.
 
     Arguments:
-        phi: Of each network log k of all units, then t, log w and a of all pairs, `(..., units + 3 pairs)`, with
-            `pairs = (units + 1) // 2`. Logarithms are clamped to +-12.
+        phi: Of each network log k of all units, then t, log w and a of all pairs, then b2, `(..., bump_size(units))`.
+            Logarithms are clamped to +-12.
         units: The number of units H.
 
     Returns:
-        w1, b1 and w2, `(..., H)` each. The rising units come first.
+        w1, b1 and w2, `(..., H)` each, with the rising units first, and b2, `(...)`.
 
     Example:
         >>> import torch
-        >>> w1, b1, w2 = bumps(torch.tensor([0.0, 0.0, 3.0, 0.0, 0.5]), units=2)  # at 3, one wide, half as high
-        >>> w1, b1, w2
-        (tensor([1., 1.]), tensor([-3., -4.]), tensor([ 0.5000, -0.5000]))
+        >>> w1, b1, w2, b2 = bumps(torch.tensor([0.0, 0.0, 3.0, 0.0, 0.5, 0.1]), units=2)  # at 3, one wide
+        >>> w1, b1, w2, b2
+        (tensor([1., 1.]), tensor([-3., -4.]), tensor([ 0.5000, -0.5000]), tensor(0.1000))
     """
-    _check_tensors(phi=phi)
-    outputs = check_count("units", units) + 3 * ((units + 1) // 2)
-    if phi.ndim == 0 or phi.shape[-1] != outputs:
-        raise ValueError(f"phi must have the shape (..., {outputs}) for {units} units, got {tuple(phi.shape)}")
-    batch = tuple(phi.shape[:-1])
-    w1, b1, w2 = kernels.select(phi.dtype, phi.device, FELU).bumps(phi.reshape(_product(batch), outputs), units)
-    return w1.reshape(*batch, units), b1.reshape(*batch, units), w2.reshape(*batch, units)
+    _check_phi(phi, units)
+    return reference.bumps(phi, units)
+
+
+def bump_size(units: int) -> int:
+    """How many numbers `bumps` takes for a network of so many units.
+
+    Example:
+        >>> bump_size(32)
+        81
+    """
+    return check_count("units", units) + 3 * ((units + 1) // 2) + 1
+
+
+def elf_bumps(
+    x: Tensor, phi: Tensor, units: int, bound: float = 0.99, activation: PiecewiseQuadratic = FELU
+) -> tuple[Tensor, Tensor]:
+    """`elf(x, *bumps(phi, units), bound, activation)` in one step.
+
+    Arguments:
+        x: Points, `(...)`.
+        phi: Networks, `(..., bump_size(units))`.
+        units: The number of units of each network.
+        bound: The greatest Lipschitz constant that the network keeps, in (0, 1).
+        activation: What the units compute.
+
+    Returns:
+        y and log dy/dx, `(...)` each.
+
+    Example:
+        >>> import torch
+        >>> x, phi = torch.randn(100, 3), torch.randn(100, 3, bump_size(8))
+        >>> y, log_slope = elf_bumps(x, phi, units=8)
+        >>> torch.allclose(elf_bumps_inverse(y, phi, units=8), x, atol=1e-3)
+        True
+    """
+    _check_phi(phi, units)
+    points = _Points.of({"x": x}, {"phi": phi}, {}, bound, activation)
+    chosen = kernels.select(x.dtype, x.device, activation)
+    y, log_slope = chosen.elf_bumps(points.flat, points.parameters[0], units, float(bound), activation)
+    return points.restore(y), points.restore(log_slope)
+
+
+def elf_bumps_inverse(
+    y: Tensor, phi: Tensor, units: int, bound: float = 0.99, activation: PiecewiseQuadratic = FELU
+) -> Tensor:
+    """The inverse of `elf_bumps`, in closed form: see `elf_inverse`."""
+    _check_phi(phi, units)
+    points = _Points.of({"y": y}, {"phi": phi}, {}, bound, activation)
+    chosen = kernels.select(y.dtype, y.device, activation)
+    return points.restore(chosen.elf_bumps_inverse(points.flat, points.parameters[0], units, float(bound), activation))
 
 
 @dataclass(frozen=True)
@@ -176,40 +223,47 @@ class _Points:
     """Points `(N, M)` and parameters `(N, H)`, `(N,)` as the kernels take them: M points on each of N networks."""
 
     flat: Tensor
-    parameters: tuple[Tensor, Tensor, Tensor, Tensor]
+    parameters: tuple[Tensor, ...]
     shape: tuple[int, ...]
     order: tuple[int, ...]
 
     @classmethod
     def of(
         cls,
-        x: Tensor,
-        name: str,
-        w1: Tensor,
-        b1: Tensor,
-        w2: Tensor,
-        b2: Tensor,
+        given: dict[str, Tensor],
+        weights: dict[str, Tensor],
+        scalars: dict[str, Tensor],
         bound: float,
         activation: PiecewiseQuadratic,
     ) -> _Points:
+        """From the points, and for each network the weights `(..., H)` and the scalars `(...)`, each by its name."""
         check_activation(activation)
         check_bound(bound)
-        _check_tensors(**{name: x}, w1=w1, b1=b1, w2=w2, b2=b2)
-        weights = {"w1": w1, "b1": b1, "w2": w2}
-        networks = _network_batch(weights, b2=b2.shape)
-        shape = _broadcast({name: x.shape, **{n: w.shape[:-1] for n, w in weights.items()}, "b2": b2.shape})
+        _check_tensors(**given, **weights, **scalars)
+        ((name, x),) = given.items()
+        networks = _network_batch(weights, **{n: v.shape for n, v in scalars.items()})
+        if networks == x.shape:  # a network for each point, as mostly
+            return cls(x.reshape(-1, 1), cls._flat(weights, scalars, networks), networks, tuple(range(x.ndim)))
+        shapes: dict[str, tuple[int, ...]] = {n: w.shape[:-1] for n, w in weights.items()}
+        shape = _broadcast({name: x.shape} | shapes | {n: v.shape for n, v in scalars.items()})
         # Dimensions that only the points have go last: they are the points of one network.
         padded = (1,) * (len(shape) - len(networks)) + networks
-        own = tuple(d for d, n in enumerate(padded) if n != 1)
-        shared = tuple(d for d, n in enumerate(padded) if n == 1)
+        own = tuple([d for d, n in enumerate(padded) if n != 1])
+        shared = tuple([d for d, n in enumerate(padded) if n == 1])
         order = own + shared
         flat = _permute(_expand(x, shape), order)
         flat = flat.reshape(_product(networks), _product([shape[d] for d in shared]))
-        w1, b1, w2 = (_flat_parameter(w, networks) for w in (w1, b1, w2))
-        return cls(flat, (w1, b1, w2, _expand(b2, networks).reshape(-1)), shape, order)
+        return cls(flat, cls._flat(weights, scalars, networks), shape, order)
+
+    @staticmethod
+    def _flat(weights: dict[str, Tensor], scalars: dict[str, Tensor], networks: tuple[int, ...]) -> tuple[Tensor, ...]:
+        flat = [_flat_parameter(w, networks) for w in weights.values()]
+        return *flat, *[_expand(v, networks).reshape(-1) for v in scalars.values()]
 
     def restore(self, flat: Tensor) -> Tensor:
         """Back to the shape that the arguments broadcast to."""
+        if self.order == tuple(range(len(self.shape))):
+            return flat.reshape(self.shape)
         ordered = flat.reshape([self.shape[d] for d in self.order])
         return _permute(ordered, tuple([self.order.index(d) for d in range(len(self.order))]))
 
@@ -246,6 +300,8 @@ def _network_batch(weights: dict[str, Tensor], **shapes: tuple[int, ...]) -> tup
             raise ValueError(
                 f"{name} must have as many units as {first}, {units}, got {w.shape[-1]} in the shape {tuple(w.shape)}"
             )
+    if len(weights) == 1 and not shapes:
+        return tuple(w.shape[:-1])
     return _broadcast({name: w.shape[:-1] for name, w in weights.items()} | shapes)
 
 
@@ -260,6 +316,14 @@ def _broadcast(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
                 listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
                 raise ValueError(f"batch shapes must broadcast with each other, got {listed}")
     return tuple(result)
+
+
+def _check_phi(phi: Tensor, units: int) -> None:
+    size = bump_size(units)
+    if not isinstance(phi, Tensor):
+        raise TypeError(f"phi must be a torch.Tensor, got {type(phi).__name__}")
+    if phi.ndim == 0 or phi.shape[-1] != size:
+        raise ValueError(f"phi must have the shape (..., {size}) for {units} units, got {tuple(phi.shape)}")
 
 
 def _check_tensors(**tensors: Tensor) -> None:

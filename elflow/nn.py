@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from zuko.lazy import LazyTransform
 from zuko.nn import MaskedLinear, MaskedMLP
 
-from elflow.functional import bumps
 from elflow.transforms import ActNormTransform
 
 __all__ = ["ActNorm", "Hypernetwork"]
@@ -22,14 +21,11 @@ WIDTH = 0.3, 3.0
 SHARPNESS = 1.0, 4.0
 """Between which the sharpness of an edge begins."""
 
-Networks = tuple[Tensor, Tensor, Tensor, Tensor]
-"""w1, b1, w2 and b2 of one-dimensional networks."""
-
 
 class Hypernetwork(nn.Module):
     """The one-dimensional network of each coordinate, from the coordinates before it and the context.
 
-    It gives the units in pairs, as `elflow.functional.bumps`.
+    It describes a network by its bumps: what it returns, `elflow.functional.bumps` makes weights of.
 
     Arguments:
         features: The number of coordinates.
@@ -43,16 +39,14 @@ class Hypernetwork(nn.Module):
 
     Example:
         >>> hyper = Hypernetwork(features=3, context=0, units=8, hidden_features=(32, 32), order=(0, 1, 2))
-        >>> w1, b1, w2, b2 = hyper(torch.randn(5, 3), None)
-        >>> hyper.dependent, w1.shape, b2.shape
-        ((1, 2), torch.Size([5, 2, 8]), torch.Size([5, 2]))
-        >>> w1, b1, w2, b2 = hyper.constant()
-        >>> hyper.free, w1.shape, b2.shape
-        ((0,), torch.Size([1, 8]), torch.Size([1]))
+        >>> hyper.dependent, hyper(torch.randn(5, 3), None).shape
+        ((1, 2), torch.Size([5, 2, 21]))
+        >>> hyper.free, hyper.first.shape
+        ((0,), torch.Size([1, 21]))
     """
 
     free: tuple[int, ...]
-    """The coordinate that depends on nothing, if there is one: `order[0]` without a context."""
+    """The coordinate that depends on nothing, if there is one: `order[0]` without a context. Its network is `first`."""
     dependent: tuple[int, ...]
     """The coordinates that depend on others, or on the context."""
 
@@ -86,24 +80,16 @@ class Hypernetwork(nn.Module):
                 bias.mul_(0.1).add_(start.reshape(bias.shape))
             self.net = nn.Sequential(*[_unmasked(layer) for layer in net], head)
 
-    def forward(self, x: Tensor, context: Tensor | None) -> Networks:
-        """The networks of the dependent coordinates, `(..., dependent, H)`, for x `(..., features)`."""
+    def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
+        """The networks of the dependent coordinates, `(..., dependent, bump_size(units))`, for x `(..., features)`."""
         if context is not None:
             batch = torch.broadcast_shapes(x.shape[:-1], context.shape[:-1])
             x = torch.cat([x.expand(*batch, -1), context.expand(*batch, -1)], dim=-1)
-        return self._networks(self.net(x))
-
-    def constant(self) -> Networks:
-        """The network of the free coordinate, `(1, H)`."""
-        return self._networks(self.first)
-
-    def _networks(self, phi: Tensor) -> Networks:
-        w1, b1, w2 = bumps(phi[..., :-1], self.units)
-        return w1, b1, w2, phi[..., -1]
+        return self.net(x)
 
 
 def initial_phi(networks: int, units: int) -> Tensor:
-    """Where networks begin: what `bumps` takes, and b2."""
+    """Where networks begin, `(networks, bump_size(units))`."""
     pairs = (units + 1) // 2
     log_k = torch.empty(networks, units).uniform_(*map(math.log, SHARPNESS))
     t = torch.empty(networks, pairs).uniform_(-REACH, REACH)

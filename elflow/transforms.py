@@ -6,25 +6,25 @@ log-determinant.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Transform, constraints
 
 from elflow._checks import check_choice, check_positive, check_rows
 from elflow.activations import FELU, PiecewiseQuadratic
-from elflow.functional import elf, elf_inverse
+from elflow.functional import elf, elf_bumps, elf_bumps_inverse, elf_inverse
 
 __all__ = [
     "METHODS",
     "ActNormTransform",
     "AutoregressiveTransform",
+    "BumpTransform",
     "ColumnsTransform",
     "ConvergenceWarning",
     "ELFTransform",
@@ -90,6 +90,51 @@ class ELFTransform(Transform):
         return elf(x, *self.parameters, bound=self.bound, activation=self.activation)
 
 
+class BumpTransform(Transform):
+    """As `ELFTransform`, of networks whose units are bumps.
+
+    Arguments:
+        phi: Networks, `(..., bump_size(units))`: see `elflow.functional.bumps`.
+        units: The number of units of each network.
+        bound: The greatest Lipschitz constant that the network keeps, in (0, 1).
+        activation: What the units compute.
+
+    Example:
+        >>> t = BumpTransform(torch.randn(3, 41), units=16)
+        >>> t(torch.zeros(5, 3)).shape
+        torch.Size([5, 3])
+    """
+
+    domain = constraints.real
+    codomain = constraints.real
+    bijective = True
+    sign = +1
+
+    def __init__(
+        self,
+        phi: Tensor,
+        units: int,
+        bound: float = 0.99,
+        activation: PiecewiseQuadratic = FELU,
+        cache_size: int = 0,
+    ) -> None:
+        super().__init__(cache_size=cache_size)
+        self.phi = phi
+        self.options = units, bound, activation
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self.call_and_ladj(x)[0]
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return elf_bumps_inverse(y, self.phi, *self.options)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.call_and_ladj(x)[1]
+
+    def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return elf_bumps(x, self.phi, *self.options)
+
+
 class ActNormTransform(Transform):
     """Shifts and scales each coordinate: `y = (x - loc) exp(log_scale)`.
 
@@ -148,6 +193,8 @@ class ColumnsTransform(Transform):
         super().__init__(cache_size=cache_size)
         self.columns = columns
         self.transforms = transforms
+        order = [column for group in columns for column in group]
+        self._back = None if order == sorted(order) else [order.index(column) for column in range(len(order))]
 
     def _call(self, x: Tensor) -> Tensor:
         return self.call_and_ladj(x)[0]
@@ -170,8 +217,8 @@ class ColumnsTransform(Transform):
         return [_selected(x, columns) for columns in self.columns]
 
     def _joined(self, parts: list[Tensor]) -> Tensor:
-        order = [column for columns in self.columns for column in columns]
-        return _selected(torch.cat(parts, dim=-1), [order.index(column) for column in range(len(order))])
+        joined = torch.cat(parts, dim=-1)
+        return joined if self._back is None else joined[..., self._back]
 
 
 def _selected(x: Tensor, columns: Sequence[int]) -> Tensor:
@@ -211,7 +258,10 @@ class AutoregressiveTransform(Transform):
         maps: The increasing maps, as an elementwise `Transform`, of x `(N, features)` and the context `(N, C)`.
         context: The context `(..., C)`, or None. Its leading dimensions broadcast with those of x.
         sweeps: After how many sweeps every coordinate is final.
+        inputs: The coordinates that the maps depend on; None for all.
         start: The first guess from y `(N, features)`, where there is a better one than y itself.
+        rows: How many rows to take at a time where no gradients are needed, so that what the maps hold stays in the
+            cache and in memory; None for all.
 
     Example:
         >>> from torch.distributions import AffineTransform
@@ -234,24 +284,44 @@ class AutoregressiveTransform(Transform):
         maps: Callable[[Tensor, Tensor | None], Any],
         context: Tensor | None,
         sweeps: int,
+        inputs: Sequence[int] | None = None,
         start: Callable[[Tensor], Tensor] | None = None,
+        rows: int | None = None,
         cache_size: int = 0,
     ) -> None:
         super().__init__(cache_size=cache_size)
         self.maps = maps
         self.context = context
         self.sweeps = sweeps
+        self.inputs = inputs
         self.start = start
+        self.rows = rows
 
     def _call(self, x: Tensor) -> Tensor:
-        return self.maps(x, self.context)(x)
+        return self.call_and_ladj(x)[0]
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         return self.call_and_ladj(x)[1]
 
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        y, ladj = self.maps(x, self.context).call_and_ladj(x)
-        return y, ladj.sum(-1)
+        if self.rows is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            y, ladj = self.maps(x, self.context).call_and_ladj(x)
+            return y, ladj.sum(-1)
+        batch, parts = self._row_parts(x)
+        done = [self.maps(part, c).call_and_ladj(part) for part, c in parts]
+        y, ladj = torch.cat([y for y, _ in done]), torch.cat([ladj.sum(-1) for _, ladj in done])
+        return y.reshape(*batch, -1), ladj.reshape(batch)
+
+    def _row_parts(self, x: Tensor) -> tuple[Size, list[tuple[Tensor, Tensor | None]]]:
+        """The batch shape, and some rows `(n, features)` at a time with the context `(n, C)` of each."""
+        batch, context = x.shape[:-1], self.context
+        if context is not None:
+            batch = torch.broadcast_shapes(batch, context.shape[:-1])
+            context = context.expand(*batch, -1).reshape(-1, context.shape[-1])
+        flat = x.expand(*batch, -1).reshape(-1, x.shape[-1])
+        size = self.rows or max(1, len(flat))
+        contexts = [None] * len(flat.split(size)) if context is None else context.split(size)
+        return batch, list(zip(flat.split(size), contexts, strict=True))
 
     def _inverse(self, y: Tensor) -> Tensor:
         x, info = invert(self, y)
@@ -262,36 +332,41 @@ class AutoregressiveTransform(Transform):
     def sweep(self, y: Tensor, tol: float, method: str) -> tuple[Tensor, InverseInfo]:
         """The inverse with its gradients, and how it went; for the arguments see `invert`."""
         step, limit = METHODS[method]
+        limit = self.sweeps if limit is None else limit
         with torch.no_grad():
-            batch = y.shape if self.context is None else (*_broadcast(y, self.context), y.shape[-1])
-            rows = y.expand(batch).reshape(-1, y.shape[-1])
-            context = self.context
-            if context is not None:
-                context = context.expand(*batch[:-1], -1).reshape(-1, context.shape[-1])
-            x, sweeps, residual = self._sweep_rows(rows, context, step, limit or self.sweeps, tol)
-        worst = float(residual.max()) if len(residual) else 0.0
-        info = InverseInfo((sweeps,), worst, worst <= max(tol, torch.finfo(y.dtype).eps ** 0.5))
-        return self._attached(x.reshape(batch), y), info
+            batch, parts = self._row_parts(y)
+            done = [self._sweep_rows(part, c, step, limit, tol) for part, c in parts]
+            x = torch.cat([x for x, _, _ in done]).reshape(*batch, -1)
+        worst = max([residual for _, _, residual in done])
+        info = InverseInfo(
+            (max([sweeps for _, sweeps, _ in done]),), worst, worst <= max(tol, torch.finfo(y.dtype).eps ** 0.5)
+        )
+        return self._attached(x, y), info
 
     def _sweep_rows(
         self, y: Tensor, context: Tensor | None, step: Step, limit: int, tol: float
-    ) -> tuple[Tensor, int, Tensor]:
-        """Sweeps over rows `(N, features)` until all have settled, or to the limit: x, sweeps and residuals `(N,)`."""
-        result, residuals = y.clone(), y.new_full((len(y),), math.inf)
+    ) -> tuple[Tensor, int, float]:
+        """Sweeps over rows `(n, features)` until all have settled or there were enough: x, sweeps, greatest residual."""
+        result, residuals = y.clone(), y.new_zeros(len(y))
         x = y if self.start is None else self.start(y)
         rows = torch.arange(len(y), device=y.device)  # those that have not settled
+        inputs = list(range(y.shape[-1]) if self.inputs is None else self.inputs)
+        maps = self.maps(x, context)
         for sweep in range(limit + 1):
-            maps = self.maps(x, context)
-            residual = relative(maps(x) - y, x, y).amax(-1)
-            result[rows], residuals[rows] = x, residual
-            active = (~(residual <= tol)).nonzero().squeeze(-1)
-            if not len(active) or sweep == limit:
-                break
-            x = step(maps, x, y)
-            if len(active) < len(rows):
-                x, y, rows = x[active], y[active], rows[active]
-                context = None if context is None else context[active]
-        return result, sweep, residuals
+            if sweep or not limit:  # the first guess is none that could have settled
+                residual = relative(maps(x) - y, x, y).amax(-1)
+                result[rows], residuals[rows] = x, residual
+                active = (~(residual <= tol)).nonzero().squeeze(-1)
+                if not len(active) or sweep == limit:
+                    break
+                if len(active) < len(rows):
+                    x, y, rows = x[active], y[active], rows[active]
+                    context = None if context is None else context[active]
+                    maps = self.maps(x, context)
+            before, x = x, step(maps, x, y)
+            if not torch.equal(before[:, inputs], x[:, inputs]):  # otherwise the maps are still those of x
+                maps = self.maps(x, context)
+        return result, sweep, float(residuals.max()) if len(residuals) else 0.0
 
     def _attached(self, x: Tensor, y: Tensor) -> Tensor:
         """The solution `x` of `f(x) = y`, with its gradients with respect to y and to whatever the maps depend on."""
@@ -415,7 +490,3 @@ class _Implicit(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return -ctx.adjoint.solve(grad), None, None
-
-
-def _broadcast(x: Tensor, context: Tensor) -> torch.Size:
-    return torch.broadcast_shapes(x.shape[:-1], context.shape[:-1])

@@ -193,4 +193,13 @@ def test_meta_tensors_go_through_the_reference_only():
 
 
 def test_functional_is_the_public_surface():
-    assert set(functional.__all__) == {"elf", "elf_inverse", "felu", "lipschitz"}
+    assert set(functional.__all__) == {
+        "bump_size",
+        "bumps",
+        "elf",
+        "elf_bumps",
+        "elf_bumps_inverse",
+        "elf_inverse",
+        "felu",
+        "lipschitz",
+    }

@@ -128,7 +128,7 @@ def test_processes_stay_in_step(tmp_path):
 @pytest.mark.parametrize("units", [1, 2, 7, 500])
 def test_units_are_bumps(units):
     hyper = Hypernetwork(3, 0, units, (32,), (0, 1, 2))
-    w1, b1, w2, b2 = (torch.cat(parts) for parts in zip(hyper.constant(), hyper(torch.zeros(3), None), strict=True))
+    w1, b1, w2, b2 = elflow.functional.bumps(torch.cat([hyper.first, hyper(torch.zeros(3), None)]), units)
     assert w1.shape == b1.shape == w2.shape == (3, units)
     edges, heights = -(b1 + 0.5) / w1, w1 * w2
     pairs = units // 2

@@ -23,11 +23,15 @@ from elflow._checks import (
     check_rows,
 )
 from elflow.activations import FELU, PiecewiseQuadratic
+from elflow.functional import bump_size
 from elflow.kernels._contract import under_transform
 from elflow.nn import ActNorm, Hypernetwork
-from elflow.transforms import AutoregressiveTransform, ColumnsTransform, ELFTransform, invert, warn
+from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTransform, invert, warn
 
 __all__ = ["ELF", "FlowDistribution", "MaskedELFTransform"]
+
+ROW_NUMBERS = 2**19
+"""How many numbers a hypernetwork returns at a time where no gradients are needed."""
 
 
 class ELF(Flow):
@@ -300,27 +304,31 @@ class MaskedELFTransform(LazyTransform):
         return f"units={self.hyper.units}, bound={self.bound}, activation={self.activation.name}{order}"
 
     def forward(self, c: Tensor | None = None) -> Transform:
-        sweeps = len(self.hyper.dependent)
-        return AutoregressiveTransform(self._maps, c, sweeps, self._start if self.hyper.free else None)
+        return AutoregressiveTransform(
+            self._maps,
+            c,
+            sweeps=len(self.hyper.dependent),
+            inputs=self.order[:-1],
+            start=self._start if self.hyper.free else None,
+            rows=max(256, ROW_NUMBERS // (bump_size(self.hyper.units) * self.features)),
+        )
 
     def _maps(self, x: Tensor, c: Tensor | None) -> Transform:
-        columns, transforms = [], []
-        if self.hyper.free:
-            columns.append(self.hyper.free)
-            transforms.append(self._elf(*self.hyper.constant()))
-        if self.hyper.dependent:
-            columns.append(self.hyper.dependent)
-            transforms.append(self._elf(*self.hyper(x, c)))
-        return transforms[0] if len(columns) == 1 else ColumnsTransform(columns, transforms)
+        if not self.hyper.dependent:
+            return self._bumps(self.hyper.first)
+        dependent = self._bumps(self.hyper(x, c))
+        if not self.hyper.free:
+            return dependent
+        return ColumnsTransform([self.hyper.free, self.hyper.dependent], [self._bumps(self.hyper.first), dependent])
 
     def _start(self, y: Tensor) -> Tensor:
         """y, but with the coordinate that depends on nothing already inverted."""
         x, free = y.clone(), list(self.hyper.free)
-        x[..., free] = self._elf(*self.hyper.constant()).inv(y[..., free])
+        x[..., free] = self._bumps(self.hyper.first).inv(y[..., free])
         return x
 
-    def _elf(self, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> ELFTransform:
-        return ELFTransform(w1, b1, w2, b2, self.bound, self.activation)
+    def _bumps(self, phi: Tensor) -> BumpTransform:
+        return BumpTransform(phi, self.hyper.units, self.bound, self.activation)
 
 
 class FlowDistribution(NormalizingFlow):

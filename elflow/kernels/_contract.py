@@ -49,8 +49,11 @@ class Backend:
     elf_inverse: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float, PiecewiseQuadratic], Tensor]
     """(y, w1, b1, w2, b2, bound, activation) -> x `(N, M)`."""
 
-    bumps: Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]
-    """(phi `(N, units + 3 pairs)`, units) -> w1, b1 and w2: see `elflow.functional.bumps`. NaN comes through."""
+    elf_bumps: Callable[[Tensor, Tensor, int, float, PiecewiseQuadratic], tuple[Tensor, Tensor]]
+    """(x, phi, units, bound, activation) -> as `elf` of the networks in phi `(N, P)`: see `elflow.functional.bumps`."""
+
+    elf_bumps_inverse: Callable[[Tensor, Tensor, int, float, PiecewiseQuadratic], Tensor]
+    """(y, phi, units, bound, activation) -> as `elf_inverse` of the networks in phi."""
 
 
 LARGEST_LOG = 12.0

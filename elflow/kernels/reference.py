@@ -58,14 +58,26 @@ def elf_inverse(
     return torch.where(y.isfinite(), x, y).to(dtype)
 
 
-def bumps(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor]:
+def elf_bumps(
+    x: Tensor, phi: Tensor, units: int, bound: float, activation: PiecewiseQuadratic
+) -> tuple[Tensor, Tensor]:
+    y, log_slope = elf(widen(x), *bumps(widen(phi), units), bound, activation)
+    return y.to(x.dtype), log_slope.to(x.dtype)
+
+
+def elf_bumps_inverse(y: Tensor, phi: Tensor, units: int, bound: float, activation: PiecewiseQuadratic) -> Tensor:
+    return elf_inverse(widen(y), *bumps(widen(phi), units), bound, activation).to(y.dtype)
+
+
+def bumps(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """w1, b1, w2 and b2."""
     pairs = (units + 1) // 2
-    log_k, t, log_w, a = widen(phi).split([units, pairs, pairs, pairs], dim=-1)
+    log_k, t, log_w, a, b2 = phi.split([units, pairs, pairs, pairs, 1], dim=-1)
     k, w = (log.clamp(-LARGEST_LOG, LARGEST_LOG).exp() for log in (log_k, log_w))
     falling = slice(units // 2)
     edges = torch.cat([t - w / 2, (t + w / 2)[..., falling]], dim=-1)
     heights = torch.cat([a, -a[..., falling]], dim=-1)
-    return k.to(phi.dtype), (-0.5 - k * edges).to(phi.dtype), (heights / k).to(phi.dtype)
+    return k, -0.5 - k * edges, heights / k, b2.squeeze(-1)
 
 
 def transform(
@@ -190,4 +202,4 @@ def refuses(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadr
     return None
 
 
-BACKEND = Backend("reference", refuses, lipschitz, elf, elf_inverse, bumps)
+BACKEND = Backend("reference", refuses, lipschitz, elf, elf_inverse, elf_bumps, elf_bumps_inverse)

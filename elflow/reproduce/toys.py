@@ -41,7 +41,7 @@ class Setting:
 
 
 SETTINGS = {
-    "eight-gaussians": Setting({"transforms": 1, "units": 128, "hidden_features": (240,) * 4, "bound": 0.999}),
+    "eight-gaussians": Setting({"transforms": 1, "units": 64, "hidden_features": (256,) * 4, "bound": 0.999}),
     "checkerboard": Setting({"transforms": 5, "units": 64, "hidden_features": (160,) * 4}),
 }
 """What the paper's two toys are fitted with: about 250 and 500 thousand parameters."""

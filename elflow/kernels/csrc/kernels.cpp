@@ -166,7 +166,7 @@ void bumps_backward(const BumpRows& b, Span networks) {
   const Bumps at{b.units};
   for (std::int64_t n = networks.begin; n < networks.end; ++n)
     backward_units(at, b.largest, row<T>(b.phi, n), written<T>(b.w1, n * b.units), written<T>(b.b1, n * b.units),
-                   written<T>(b.w2, n * b.units), written<T>(b.grad, n * (at.a + at.pairs)));
+                   written<T>(b.w2, n * b.units), written<T>(b.grad, n * b.grad_row));
 }
 
 template <class T>

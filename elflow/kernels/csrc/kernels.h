@@ -50,7 +50,9 @@ struct BumpRows {
   std::int64_t units;
   double largest;  // of a logarithm
   Rows phi;
-  void *w1, *b1, *w2, *grad;  // grad is null in the forward
+  void *w1, *b1, *w2;
+  void* grad;  // of phi, in rows as far apart as `grad_row`; null in the forward
+  std::int64_t grad_row;
 };
 
 struct Span {

@@ -178,9 +178,10 @@ void transform_backward(const Networks& nets, std::int64_t points, double bound,
 
 // The units that a hypernetwork describes, or the gradient of its description where there is room for one.
 void bumps(bool is_double, std::int64_t count, std::int64_t units, double largest, Address phi, std::int64_t phi_row,
-           Address w1, Address b1, Address w2, Address grad, int threads) {
+           Address w1, Address b1, Address w2, Address grad, std::int64_t grad_row, int threads) {
   const Kernels& k = is_double ? chosen->float64 : chosen->float32;
-  const BumpRows b{units, largest, {at<void>(phi), phi_row}, at<void>(w1), at<void>(b1), at<void>(w2), at<void>(grad)};
+  const BumpRows b{units,        largest,      {at<void>(phi), phi_row}, at<void>(w1),
+                   at<void>(b1), at<void>(w2), at<void>(grad),           grad_row};
   for_tasks(count, 4 * networks_per_task(units, 1), 0, threads,
             [&](Span networks, double*) { (grad ? k.bumps_backward : k.bumps)(b, networks); });
 }
