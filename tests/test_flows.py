@@ -351,7 +351,7 @@ def test_a_looser_tolerance_takes_fewer_sweeps():
 
 
 def test_no_convergence_warns(monkeypatch):
-    monkeypatch.setitem(elflow.transforms.METHODS, "fixed-point", (elflow.transforms._fixed_point, 3))
+    monkeypatch.setitem(elflow.transforms.METHODS, "fixed-point", (elflow.transforms.autoregressive._fixed_point, 3))
     flow = hard_flow()
     z = torch.randn(40, 12)
     with pytest.warns(ConvergenceWarning, match=r"residual is \d.* after \(3,\) sweeps"):

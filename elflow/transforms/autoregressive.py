@@ -1,8 +1,4 @@
-"""Transformations without parameters of their own: torch `Transform`s that compose with those of zuko.
-
-`transform(x)` takes data to latent space and `transform.inv(y)` takes it back; `call_and_ladj` also gives the
-log-determinant.
-"""
+"""Coordinates that depend on those before them, and how such a transformation is inverted."""
 
 from __future__ import annotations
 
@@ -17,216 +13,8 @@ from torch.autograd.function import once_differentiable
 from torch.distributions import Transform, constraints
 
 from elflow._checks import check_choice, check_positive, check_rows
-from elflow.activations import FELU, PiecewiseQuadratic
-from elflow.functional import elf, elf_bumps, elf_bumps_inverse, elf_inverse
 
-__all__ = [
-    "METHODS",
-    "ActNormTransform",
-    "AutoregressiveTransform",
-    "BumpTransform",
-    "ColumnsTransform",
-    "ConvergenceWarning",
-    "ELFTransform",
-    "InverseInfo",
-    "invert",
-]
-
-
-class ELFTransform(Transform):
-    """The increasing map of an exact-Lipschitz network, element by element.
-
-    Arguments:
-        w1: Weights into the units, `(..., H)`.
-        b1: Biases of the units, `(..., H)`.
-        w2: Weights out of the units, `(..., H)`.
-        b2: Shifts, `(...)`.
-        bound: The greatest Lipschitz constant that the network keeps, in (0, 1).
-        activation: What the units compute.
-
-    Example:
-        >>> t = ELFTransform(torch.randn(3, 16), torch.randn(3, 16), torch.randn(3, 16), torch.zeros(3))
-        >>> x = torch.randn(5, 3)
-        >>> y, ladj = t.call_and_ladj(x)
-        >>> ladj.shape
-        torch.Size([5, 3])
-        >>> torch.allclose(t.inv(y), x, atol=1e-4)
-        True
-    """
-
-    domain = constraints.real
-    codomain = constraints.real
-    bijective = True
-    sign = +1
-
-    def __init__(
-        self,
-        w1: Tensor,
-        b1: Tensor,
-        w2: Tensor,
-        b2: Tensor,
-        bound: float = 0.99,
-        activation: PiecewiseQuadratic = FELU,
-        cache_size: int = 0,
-    ) -> None:
-        super().__init__(cache_size=cache_size)
-        self.parameters = w1, b1, w2, b2
-        self.bound = bound
-        self.activation = activation
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(units={self.parameters[0].shape[-1]}, bound={self.bound})"
-
-    def _call(self, x: Tensor) -> Tensor:
-        return self.call_and_ladj(x)[0]
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        return elf_inverse(y, *self.parameters, bound=self.bound, activation=self.activation)
-
-    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.call_and_ladj(x)[1]
-
-    def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return elf(x, *self.parameters, bound=self.bound, activation=self.activation)
-
-
-class BumpTransform(Transform):
-    """As `ELFTransform`, of networks whose units are bumps.
-
-    Arguments:
-        phi: Networks, `(..., bump_size(units))`: see `elflow.functional.bumps`.
-        units: The number of units of each network.
-        bound: The greatest Lipschitz constant that the network keeps, in (0, 1).
-        activation: What the units compute.
-
-    Example:
-        >>> t = BumpTransform(torch.randn(3, 41), units=16)
-        >>> t(torch.zeros(5, 3)).shape
-        torch.Size([5, 3])
-    """
-
-    domain = constraints.real
-    codomain = constraints.real
-    bijective = True
-    sign = +1
-
-    def __init__(
-        self,
-        phi: Tensor,
-        units: int,
-        bound: float = 0.99,
-        activation: PiecewiseQuadratic = FELU,
-        cache_size: int = 0,
-    ) -> None:
-        super().__init__(cache_size=cache_size)
-        self.phi = phi
-        self.options = units, bound, activation
-
-    def _call(self, x: Tensor) -> Tensor:
-        return self.call_and_ladj(x)[0]
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        return elf_bumps_inverse(y, self.phi, *self.options)
-
-    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.call_and_ladj(x)[1]
-
-    def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return elf_bumps(x, self.phi, *self.options)
-
-
-class ActNormTransform(Transform):
-    """Shifts and scales each coordinate: `y = (x - loc) exp(log_scale)`.
-
-    Arguments:
-        loc: What is taken away, `(features,)`.
-        log_scale: The logarithms of the scales, `(features,)`.
-
-    Example:
-        >>> t = ActNormTransform(torch.tensor([1.0, 2.0]), torch.zeros(2))
-        >>> t.call_and_ladj(torch.tensor([[1.0, 4.0]]))
-        (tensor([[0., 2.]]), tensor([0.]))
-    """
-
-    domain = constraints.real_vector
-    codomain = constraints.real_vector
-    bijective = True
-
-    def __init__(self, loc: Tensor, log_scale: Tensor, cache_size: int = 0) -> None:
-        super().__init__(cache_size=cache_size)
-        self.loc = loc
-        self.log_scale = log_scale
-
-    def _call(self, x: Tensor) -> Tensor:
-        return self.call_and_ladj(x)[0]
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        return y * (-self.log_scale).exp() + self.loc
-
-    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.log_scale.sum().expand(x.shape[:-1])
-
-    def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        y = (x - self.loc) * self.log_scale.exp()
-        return y, self.log_abs_det_jacobian(x, y)
-
-
-class ColumnsTransform(Transform):
-    """Groups of coordinates, each by an elementwise transform of its own.
-
-    Arguments:
-        columns: The coordinates of each group; every coordinate is in one.
-        transforms: What each group goes through.
-
-    Example:
-        >>> from torch.distributions import AffineTransform
-        >>> t = ColumnsTransform([(1,), (0, 2)], [AffineTransform(0.0, 10.0), AffineTransform(1.0, 1.0)])
-        >>> t(torch.tensor([1.0, 2.0, 3.0]))
-        tensor([ 2., 20.,  4.])
-    """
-
-    domain = constraints.real
-    codomain = constraints.real
-    bijective = True
-
-    def __init__(self, columns: Sequence[Sequence[int]], transforms: Sequence[Transform], cache_size: int = 0) -> None:
-        super().__init__(cache_size=cache_size)
-        self.columns = columns
-        self.transforms = transforms
-        order = [column for group in columns for column in group]
-        self._back = None if order == sorted(order) else [order.index(column) for column in range(len(order))]
-
-    def _call(self, x: Tensor) -> Tensor:
-        return self.call_and_ladj(x)[0]
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        return self._joined([t.inv(part) for t, part in zip(self.transforms, self._parts(y), strict=True)])
-
-    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.call_and_ladj(x)[1]
-
-    def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        ys, ladjs = [], []
-        for t, part in zip(self.transforms, self._parts(x), strict=True):
-            y, ladj = t.call_and_ladj(part)  # type: ignore[attr-defined]
-            ys.append(y)
-            ladjs.append(ladj)
-        return self._joined(ys), self._joined(ladjs)
-
-    def _parts(self, x: Tensor) -> list[Tensor]:
-        return [_selected(x, columns) for columns in self.columns]
-
-    def _joined(self, parts: list[Tensor]) -> Tensor:
-        joined = torch.cat(parts, dim=-1)
-        return joined if self._back is None else joined[..., self._back]
-
-
-def _selected(x: Tensor, columns: Sequence[int]) -> Tensor:
-    """Columns of x `(..., features)`, as a view where they stand next to each other."""
-    first, count = columns[0], len(columns)
-    if tuple(columns) == tuple(range(first, first + count)):
-        return x.narrow(-1, first, count)
-    return x[..., list(columns)]
+__all__ = ["METHODS", "AutoregressiveTransform", "ConvergenceWarning", "InverseInfo", "invert", "warn"]
 
 
 class ConvergenceWarning(UserWarning):
@@ -287,9 +75,8 @@ class AutoregressiveTransform(Transform):
         inputs: Sequence[int] | None = None,
         start: Callable[[Tensor], Tensor] | None = None,
         rows: int | None = None,
-        cache_size: int = 0,
     ) -> None:
-        super().__init__(cache_size=cache_size)
+        super().__init__()
         self.maps = maps
         self.context = context
         self.sweeps = sweeps
@@ -346,26 +133,29 @@ class AutoregressiveTransform(Transform):
     def _sweep_rows(
         self, y: Tensor, context: Tensor | None, step: Step, limit: int, tol: float
     ) -> tuple[Tensor, int, float]:
-        """Sweeps over rows `(n, features)` until all have settled or there were enough: x, sweeps, greatest residual."""
+        """Sweeps over rows `(n, features)` until all have settled, at most to the limit: x, sweeps, residual."""
         result, residuals = y.clone(), y.new_zeros(len(y))
         x = y if self.start is None else self.start(y)
         rows = torch.arange(len(y), device=y.device)  # those that have not settled
         inputs = list(range(y.shape[-1]) if self.inputs is None else self.inputs)
         maps = self.maps(x, context)
         for sweep in range(limit + 1):
-            if sweep or not limit:  # the first guess is none that could have settled
-                residual = relative(maps(x) - y, x, y).amax(-1)
-                result[rows], residuals[rows] = x, residual
-                active = (~(residual <= tol)).nonzero().squeeze(-1)
-                if not len(active) or sweep == limit:
-                    break
-                if len(active) < len(rows):
-                    x, y, rows = x[active], y[active], rows[active]
-                    context = None if context is None else context[active]
-                    maps = self.maps(x, context)
-            before, x = x, step(maps, x, y)
-            if not torch.equal(before[:, inputs], x[:, inputs]):  # otherwise the maps are still those of x
+            new, residual = (None, None) if sweep == limit else step(maps, x, y)
+            if residual is None:
+                residual = relative(maps(x) - y, x, y)
+            residual = residual.amax(-1)
+            result[rows], residuals[rows] = x, residual
+            active = (~(residual <= tol)).nonzero().squeeze(-1)
+            if new is None or not len(active):
+                break
+            if len(active) < len(rows):
+                x, y, rows = new[active], y[active], rows[active]
+                context = None if context is None else context[active]
                 maps = self.maps(x, context)
+            else:
+                same = torch.equal(x[:, inputs], new[:, inputs])
+                x = new
+                maps = maps if same else self.maps(x, context)
         return result, sweep, float(residuals.max()) if len(residuals) else 0.0
 
     def _attached(self, x: Tensor, y: Tensor) -> Tensor:
@@ -386,7 +176,7 @@ def invert(
     Arguments:
         transform: The transform, of the kinds in this module or of any other.
         y: Points, `(..., features)`.
-        tol: The residual at which a row has settled; by default sixteen times the resolution of the dtype. What
+        tol: The residual at which a row has settled; by default 64 times the resolution of the dtype. What
             rounding leaves above it counts as converged up to the square root of the resolution.
         method: One of `METHODS`, for those transforms that sweep.
 
@@ -403,7 +193,7 @@ def invert(
     check_choice("method", method, METHODS)
     check_rows("y", y, y.shape[-1] if y.ndim else 1, "feature")
     resolution = torch.finfo(y.dtype).eps
-    tol = 16 * resolution if tol is None else check_positive("tol", tol)
+    tol = 64 * resolution if tol is None else check_positive("tol", tol)
     x = y
     infos: list[InverseInfo] = []
     for part in reversed(getattr(transform, "transforms", [transform])):
@@ -435,19 +225,23 @@ def warn(info: InverseInfo) -> None:
 
 # --- methods ----------------------------------------------------------------------------------------------------------
 
-Step = Callable[[Transform, Tensor, Tensor], Tensor]
-"""(maps computed from x, x, y) -> the next x."""
+Step = Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor | None]]
+"""(maps computed from x, x, y) -> the next x, and what the step tells of the residual of x, if anything."""
 
 
-def _exact(maps: Transform, x: Tensor, y: Tensor) -> Tensor:
-    return maps.inv(y)
+def _exact(maps: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+    new = maps.inv(y)
+    # The maps take x as far from y as x is from the new one, times their slope at most.
+    steepest = getattr(maps, "steepest", None)
+    return new, None if steepest is None else steepest * relative(new - x, x, y)
 
 
-def _fixed_point(maps: Transform, x: Tensor, y: Tensor) -> Tensor:
-    return x + (y - maps(x))
+def _fixed_point(maps: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+    residual = y - maps(x)
+    return x + residual, relative(residual, x, y)
 
 
-METHODS: dict[str, tuple[Step, int | None]] = {"exact": (_exact, None), "fixed-point": (_fixed_point, 2000)}
+METHODS: dict[str, tuple[Step, int | None]] = {"exact": (_exact, None), "fixed-point": (_fixed_point, 1000)}
 """Ways to invert, each with the greatest number of sweeps, where it is not that of the transform.
 
 `"exact"` inverts each coordinate in closed form. `"fixed-point"` is the paper's iteration `x <- y - g(x)`, for
