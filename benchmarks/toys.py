@@ -2,8 +2,8 @@
 
 python -m benchmarks.toys
 
-10,000 steps of Adam, batches of 128, the rate halved every 2,500 steps; averaged weights, on 100,000 fresh points. "Tight
-modes" are the eight Gaussians with noise 0.1 instead of 0.5.
+10,000 steps of Adam, batches of 128, the rate halved every 2,500 steps; averaged weights, on 100,000 fresh points.
+"Tight modes" are the eight Gaussians with noise 0.1 instead of 0.5.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def test_learns_a_gaussian(features):
 def test_learns_eight_gaussians_from_few_steps():
     distribution = toy.EightGaussians()
     flow = elflow.ELF(2, transforms=1, units=32, hidden_features=(64, 64), bound=0.999)
-    flow, _ = train(flow, lambda: distribution.sample((128,)), steps=1000, halve_every=250)
+    flow, _ = train(flow, lambda: distribution.sample((128,)), steps=1000, rate=5e-3, halve_every=250)
     difference, error = gap(flow, distribution)
     assert -4 * error < difference < 0.1
 
