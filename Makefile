@@ -7,6 +7,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard elflow/kerne
 
 demo: .venv/.demo
 	$(BIN)/python -m elflow.reproduce.networks --output demo/networks.png
+	$(BIN)/python -m elflow.reproduce.toys eight-gaussians --steps 2000 --output demo
 
 test: .venv/.test lint
 	$(BIN)/python -m pytest -n 2
@@ -19,6 +20,9 @@ lint: .venv/.test
 bench: .venv/.bench
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.exactness
+	$(BIN)/python -m benchmarks.flows
+	$(BIN)/python -m benchmarks.digits
+	$(BIN)/python -m benchmarks.toys
 
 docs: .venv/.docs
 	$(BIN)/mkdocs build --strict
