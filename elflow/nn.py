@@ -78,6 +78,8 @@ class Hypernetwork(nn.Module):
             with torch.no_grad():
                 weight.mul_(0.1)
                 bias.mul_(0.1).add_(start.reshape(bias.shape))
+                for layer in list(net)[:-1]:
+                    _spread(layer)
             self.net = nn.Sequential(*[_unmasked(layer) for layer in net], head)
 
     def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
@@ -96,6 +98,12 @@ def initial_phi(networks: int, units: int) -> Tensor:
     log_w = torch.empty(networks, pairs).uniform_(*map(math.log, WIDTH))
     a = 0.5 * pairs**-0.5 * torch.randn(networks, pairs)
     return torch.cat([log_k, t, log_w, a, torch.zeros(networks, 1)], dim=-1)
+
+
+def _spread(layer: nn.Module) -> None:
+    """Scales the weights of each masked unit to how many inputs it sees: they were drawn as if it saw all."""
+    if isinstance(layer, MaskedLinear):
+        layer.weight.mul_((layer.in_features / layer.mask.sum(-1, keepdim=True).clamp(min=1)).sqrt())
 
 
 def _unmasked(layer: nn.Module) -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Size, Tensor
 from torch.distributions import Transform
 from zuko.distributions import DiagNormal, NormalizingFlow
 from zuko.flows import Flow
-from zuko.lazy import LazyTransform, UnconditionalDistribution
+from zuko.lazy import LazyComposedTransform, LazyTransform, UnconditionalDistribution
 
 from elflow._checks import (
     check_activation,
@@ -26,7 +26,7 @@ from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.functional import bump_size
 from elflow.kernels._contract import under_transform
 from elflow.nn import ActNorm, Hypernetwork
-from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTransform, invert, warn
+from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTransform, StackTransform, invert, warn
 
 __all__ = ["ELF", "FlowDistribution", "MaskedELFTransform"]
 
@@ -92,7 +92,7 @@ class ELF(Flow):
             elf = MaskedELFTransform(features, context, units, hidden_features, bound, activation, layer_order, rank)
             layers += [ActNorm(features), elf]
         base = UnconditionalDistribution(DiagNormal, torch.zeros(features), torch.ones(features), buffer=True)
-        super().__init__([*layers, ActNorm(features)], base)
+        super().__init__(LazyStack(*layers, ActNorm(features)), base)
         self.features = features
         self.context = context
         self.orders = orders
@@ -258,6 +258,13 @@ class ELF(Flow):
                 f"{name} needs transformations that share one order of the features, got {len(set(self.orders))}: "
                 "build the flow with order='shared' or with a permutation"
             )
+
+
+class LazyStack(LazyComposedTransform):
+    """zuko's composition of lazy transforms, which makes a `StackTransform`."""
+
+    def forward(self, c: Tensor | None = None) -> StackTransform:
+        return StackTransform([t(c) for t in self.transforms])
 
 
 class MaskedELFTransform(LazyTransform):

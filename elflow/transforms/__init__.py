@@ -19,6 +19,7 @@ from elflow.transforms.elementwise import (
     Elementwise,
     ELFTransform,
 )
+from elflow.transforms.stack import StackTransform
 
 __all__ = [
     "METHODS",
@@ -30,6 +31,7 @@ __all__ = [
     "ELFTransform",
     "Elementwise",
     "InverseInfo",
+    "StackTransform",
     "invert",
     "warn",
 ]

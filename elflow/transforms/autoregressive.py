@@ -97,7 +97,7 @@ class AutoregressiveTransform(Transform):
         batch, parts = self._row_parts(x)
         done = [self.maps(part, c).call_and_ladj(part) for part, c in parts]
         y, ladj = torch.cat([y for y, _ in done]), torch.cat([ladj.sum(-1) for _, ladj in done])
-        return y.reshape(*batch, -1), ladj.reshape(batch)
+        return y.reshape(*batch, x.shape[-1]), ladj.reshape(batch)
 
     def _row_parts(self, x: Tensor) -> tuple[Size, list[tuple[Tensor, Tensor | None]]]:
         """The batch shape, and some rows `(n, features)` at a time with the context `(n, C)` of each."""
@@ -123,7 +123,7 @@ class AutoregressiveTransform(Transform):
         with torch.no_grad():
             batch, parts = self._row_parts(y)
             done = [self._sweep_rows(part, c, step, limit, tol) for part, c in parts]
-            x = torch.cat([x for x, _, _ in done]).reshape(*batch, -1)
+            x = torch.cat([x for x, _, _ in done]).reshape(*batch, y.shape[-1])
         worst = max([residual for _, _, residual in done])
         info = InverseInfo(
             (max([sweeps for _, sweeps, _ in done]),), worst, worst <= max(tol, torch.finfo(y.dtype).eps ** 0.5)
