@@ -10,8 +10,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_code_runs(page, capsys):
+def test_code_runs(page, capsys, tmp_path, monkeypatch):
     """All Python blocks of a page in one namespace, top to bottom."""
+    monkeypatch.chdir(tmp_path)
     namespace = {}
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE):
         exec(compile(block, str(page), "exec"), namespace)
