@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -61,12 +61,17 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
 
 def check_order(order: Any, features: int) -> tuple[int, ...]:
     """A permutation of the features."""
-    if not isinstance(order, Sequence | Tensor) or isinstance(order, str):
+    if not isinstance(order, Iterable) or isinstance(order, str):
         raise TypeError(f"order must be 'alternating', 'shared' or a sequence of features, got {order!r}")
-    given = tuple(order.tolist() if isinstance(order, Tensor) else order)
-    if sorted(given, key=str) != sorted(range(features), key=str):
-        raise ValueError(f"order must hold each of the features 0 to {features - 1} once, got {list(given)}")
-    return given
+    given = as_list(order)
+    if not all(isinstance(i, Integral) for i in given) or sorted(map(int, given)) != list(range(features)):
+        raise ValueError(f"order must hold each of the features 0 to {features - 1} once, got {given}")
+    return tuple(map(int, given))
+
+
+def as_list(values: Any) -> list[Any]:
+    """The elements of a sequence, an array or a tensor, with Python's own numbers where it knows them."""
+    return list(values.tolist() if hasattr(values, "tolist") else values)
 
 
 def check_rows(name: str, value: Any, columns: int, of: str, dtype: torch.dtype | None = None) -> None:

@@ -176,7 +176,7 @@ class ActNorm(LazyTransform):
             return
         mean = _over_processes(rows.sum(0)) / count
         std = (_over_processes((rows - mean).square().sum(0)) / count).sqrt()
-        constant = std <= 1e-6 * mean.abs().clamp(min=1e-30)
+        constant = std <= 8 * torch.finfo(x.dtype).eps * mean.abs().clamp(min=1e-30)
         self.loc.copy_(mean)
         self.log_scale.copy_(-torch.where(constant, 1.0, std).log())
         self.initialized.fill_(True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,7 @@ def save(flow: ELF, path: str | os.PathLike[str]) -> None:
         "flow": name,
         "config": json.dumps(flow.config, default=_as_json),
     }
-    tensors = {key: value.detach().contiguous() for key, value in flow.state_dict().items()}
+    tensors = {key: value.detach().contiguous() for key, value in flow.state_dict().items() if not _is_mask(key)}
     with replacing(Path(path)) as temporary:
         save_file(tensors, temporary, metadata=header)
 
@@ -69,6 +71,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> EL
         with safe_open(path, framework="pt", device=str(device)) as file:
             header = file.metadata() or {}
             kind, config = _read_header(path, header)
+            _check_size(path, config, sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys()))  # noqa: SIM118
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(
@@ -77,10 +80,13 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> EL
     with torch.random.fork_rng(devices=[]):  # what is drawn for the new flow is overwritten at once
         try:
             flow = kind(**config)
-            flow.load_state_dict(tensors, assign=True)
-        except (TypeError, ValueError, RuntimeError) as error:
+            masks = {key: value for key, value in flow.state_dict().items() if _is_mask(key)}
+            if len({t.dtype for t in tensors.values() if t.is_floating_point()}) > 1:
+                raise ValueError("its tensors have several dtypes")
+            flow.load_state_dict(tensors | masks, assign=True)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise ValueError(
-                f"path must be a model saved by elflow, got {path}, whose configuration does not fit: {error}"
+                f"path must be a model saved by elflow, got {path}, whose parts do not fit: {str(error)[:300]}"
             ) from None
     return flow.to(device).eval()
 
@@ -99,9 +105,27 @@ def _read_header(path: Path, header: dict[str, str]) -> tuple[type[ELF], dict[st
         if kind is None or not isinstance(config, dict):
             raise ValueError(f"flow {header.get('flow')!r}")
         config["activation"] = PiecewiseQuadratic(**config["activation"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"path must be a model saved by elflow, got {path} with a damaged header: {error}") from None
     return kind, config
+
+
+def _is_mask(key: str) -> bool:
+    """Masks follow from the configuration. Those in a file could only be wrong."""
+    return key.endswith(".mask")
+
+
+def _check_size(path: Path, config: dict[str, Any], numbers: int) -> None:
+    """That the file holds as many numbers as such a flow has at least, before one is built."""
+    try:
+        widths = [config["features"], *config["hidden_features"], config["features"]]
+        layers = sum(a * b for a, b in pairwise(widths[1:-1])) + config["features"] * config["units"]
+        least = config["transforms"] * layers + config["context"]
+        fits = all(width >= 0 for width in widths) and least <= numbers
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"path must be a model saved by elflow, got {path} with a damaged header: {error}") from None
+    if not fits:
+        raise ValueError(f"path must be a model saved by elflow, got {path}, whose parts do not fit: {numbers} numbers")
 
 
 def _as_json(value: Any) -> Any:

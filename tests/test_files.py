@@ -3,6 +3,7 @@
 import json
 import os
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -102,6 +103,7 @@ def test_safetensors_of_another_origin(tmp_path):
         ({"flow": "os.system"}, "damaged header: flow 'os.system'"),
         ({"config": "{"}, "damaged header"),
         ({"config": "[]"}, "damaged header"),
+        ({"config": "[" * 100_000}, "damaged header"),
         ({"config": '{"features": 3}'}, "damaged header"),
     ],
 )
@@ -114,14 +116,23 @@ def test_headers_that_do_not_fit(path, changed, message):
 
 
 @pytest.mark.parametrize(
-    "changed", [{"features": 4}, {"features": 10**7}, {"units": "many"}, {"surprise": 1}, {"bound": 2}]
+    "changed",
+    [
+        {"features": 4},
+        {"features": 10**19},
+        {"transforms": 10**9, "order": "shared"},
+        {"features": -3},
+        {"units": "many"},
+        {"surprise": 1},
+        {"bound": 2},
+    ],
 )
 def test_configurations_that_do_not_fit(path, changed):
     with safetensors.safe_open(path, framework="pt") as file:
         header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     header["config"] = json.dumps(json.loads(header["config"]) | changed)
     safetensors.torch.save_file(tensors, path, metadata=header)
-    with pytest.raises(ValueError, match="does not fit"):
+    with pytest.raises(ValueError, match=r"do not fit|damaged header"):
         elflow.load(path)
 
 
@@ -155,3 +166,30 @@ def test_permissions_are_those_of_any_file(path):
     other = path.parent / "other"
     other.write_bytes(b"")
     assert path.stat().st_mode == other.stat().st_mode
+
+
+def test_masks_are_not_taken_from_a_file(path, flow):
+    """A file whose masks let everything through would give densities that are wrong, without a sign of it."""
+    with safetensors.safe_open(path, framework="pt") as file:
+        header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    masks = {key: torch.ones_like(value) for key, value in flow.state_dict().items() if key.endswith("mask")}
+    assert masks
+    assert not masks.keys() & tensors.keys()
+    safetensors.torch.save_file(tensors | masks, path, metadata=header)
+    x, c = torch.randn(5, 3), torch.randn(5, 2)
+    assert (elflow.load(path)(c).log_prob(x) == flow.eval()(c).log_prob(x)).all()
+
+
+def test_several_dtypes(path):
+    with safetensors.safe_open(path, framework="pt") as file:
+        header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    tensors["transform.transforms.0.loc"] = tensors["transform.transforms.0.loc"].double()
+    safetensors.torch.save_file(tensors, path, metadata=header)
+    with pytest.raises(ValueError, match="several dtypes"):
+        elflow.load(path)
+
+
+def test_numpy_arguments_can_be_saved(tmp_path):
+    flow = elflow.ELF(np.int64(2), units=np.int64(4), hidden_features=np.array([8, 8]), order=np.array([1, 0]))
+    elflow.save(flow, tmp_path / "m")
+    assert elflow.load(tmp_path / "m").orders == ((1, 0),) * 3

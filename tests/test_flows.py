@@ -163,6 +163,41 @@ def test_samples_follow_the_latent_point(flow):
     assert torch.autograd.gradcheck(lambda z: flow.inverse(z, c), z, atol=1e-6)
 
 
+def test_second_derivatives_raise_or_are_right(flow):
+    """Never zeros where there should be numbers."""
+    x, c = data(flow, 3)
+    x.requires_grad_()
+    (slope,) = torch.autograd.grad(flow(c).log_prob(x).sum(), x, create_graph=True)
+    if flow.transform.transforms[1].activation == elflow.activations.FELU:
+        with pytest.raises(RuntimeError, match="no second derivatives"):
+            torch.autograd.grad(slope.square().sum(), x)
+    with pytest.raises(RuntimeError, match="the inverse of a flow has no second derivatives"):
+        torch.autograd.grad(flow.inverse(x, c).sum(), x, create_graph=True)
+
+
+def test_the_gradient_of_a_row_is_its_own():
+    """However large that of another row is."""
+    flow = hard_flow()
+    z = torch.randn(2, 12, requires_grad=True)
+    grads = []
+    for scale in (1.0, 1e8):
+        x = flow.inverse(z)
+        grads.append(torch.autograd.grad(scale * x[0, 0] + x[1].sum(), z)[0][1])
+    torch.testing.assert_close(grads[0], grads[1], atol=1e-4, rtol=1e-4)
+
+
+def test_gradients_of_no_rows(flow):
+    z, c = data(flow, 0)
+    flow.inverse(z, c).sum().backward()
+
+
+def test_autocast(flow):
+    flow = flow.float()
+    x, c = data(flow, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert flow(c).log_prob(x).dtype == torch.float32
+
+
 def test_save_and_load(flow, tmp_path):
     x, c = data(flow, 10)
     elflow.save(flow, tmp_path / "model.elf")
@@ -300,7 +335,15 @@ def test_conditional_cdf_needs_one_order():
             call(torch.randn(4, 3))
 
 
+def test_one_probability_for_one_feature():
+    flow = elflow.ELF(1, **SMALL)
+    assert flow.conditional_quantile(torch.tensor(0.5)).shape == (1,)
+    with pytest.raises(TypeError, match="q must have the dtype of the flow"):
+        flow.conditional_quantile(torch.tensor(0.5, dtype=torch.float64))
+
+
 def test_orders():
+    assert elflow.ELF(3, transforms=2, order=torch.tensor([[0, 1, 2], [1, 2, 0]])).orders == ((0, 1, 2), (1, 2, 0))
     assert elflow.ELF(3, transforms=3).orders == ((0, 1, 2), (2, 1, 0), (0, 1, 2))
     assert elflow.ELF(3, transforms=2, order="shared").orders == ((0, 1, 2),) * 2
     assert elflow.ELF(3, transforms=2, order=torch.tensor([1, 2, 0])).orders == ((1, 2, 0),) * 2
@@ -421,6 +464,7 @@ def test_compiles_with_inductor():
         ({"order": (0, 1)}, r"order must hold each of the features 0 to 2 once, got \[0, 1\]"),
         ({"order": (0, 1, 1)}, "order must hold each of the features 0 to 2 once"),
         ({"order": (0, 1, 3)}, "order must hold each of the features 0 to 2 once"),
+        ({"order": (0.0, 1.0, 2.0)}, "order must hold each of the features 0 to 2 once"),
         ({"order": (0, "a", 1)}, "order must hold each of the features 0 to 2 once"),
         ({"order": [(0, 1, 2)]}, "order must hold one permutation for each of 3 transforms, got 1"),
         ({"order": 7}, "order must be 'alternating', 'shared' or a sequence of features, got 7"),

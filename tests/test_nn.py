@@ -70,6 +70,22 @@ def test_constant_columns():
     assert all(p.grad.isfinite().all() for p in flow.parameters())
 
 
+def test_large_offsets_are_not_constant():
+    norm = ActNorm(1).double()
+    x = 1.7e9 + 100 * torch.randn(1000, 1, dtype=torch.float64)
+    norm.initialize(x)
+    assert abs(norm()(x).std() - 1) < 0.01
+
+
+def test_expanded_and_broadcast_batches_count():
+    flow = elflow.ELF(2)
+    flow().expand((100,)).log_prob(shifted(100))
+    assert all(norm.initialized for norm in norms(flow))
+    flow = elflow.ELF(2, 3)
+    flow(torch.randn(5, 3)).log_prob(torch.randn(2))
+    assert len({bool(norm.initialized) for norm in norms(flow)}) == 1
+
+
 @pytest.mark.parametrize("how", ["deepcopy", "state dict", "file"])
 def test_what_is_set_stays_set(how, tmp_path):
     flow = elflow.ELF(2)

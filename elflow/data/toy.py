@@ -14,6 +14,8 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
+from elflow._checks import check_positive
+
 __all__ = [
     "DISTRIBUTIONS",
     "Checkerboard",
@@ -32,7 +34,7 @@ CHUNK = 1 << 22
 
 
 class Toy(Distribution):
-    """A distribution on the plane. A new one has `draw`, `density` and `extent`."""
+    """A distribution on the plane. A new one has `draw`, `log_density` and `extent`."""
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
     support = constraints.real_vector
@@ -50,27 +52,27 @@ class Toy(Distribution):
         return self.draw(shape.numel()).to(torch.get_default_dtype()).reshape(*shape, 2)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The exact log-density of points `(..., 2)`, in nats and float64; minus infinity where there is none."""
+        """The exact log-density of points `(..., 2)`, in nats and float64, without gradients."""
         if value.shape[-1:] != (2,):
             raise ValueError(f"value must have the shape (..., 2), got {tuple(value.shape)}")
         points = value.detach().double().reshape(-1, 2)
-        parts = [self.density(part) for part in points.split(max(1, CHUNK // self.terms))]
-        return torch.cat(parts).log().reshape(value.shape[:-1]) if parts else points.new_zeros(value.shape[:-1])
+        parts = [self.log_density(part) for part in points.split(max(1, CHUNK // self.terms))]
+        return torch.cat(parts).reshape(value.shape[:-1]) if parts else points.new_zeros(value.shape[:-1])
 
     def entropy(self) -> Tensor:
         """The entropy in nats: minus the mean log-density that a perfect model has."""
         return torch.tensor(self._entropy, dtype=torch.float64)
 
     terms = 1
-    """How many numbers `density` holds for each point."""
+    """How many numbers `log_density` holds for each point."""
 
     def draw(self, n: int) -> Tensor:
         """n points, `(n, 2)`."""
         raise TypeError(f"{type(self).__name__} must define draw")
 
-    def density(self, points: Tensor) -> Tensor:
-        """The density at points `(n, 2)` of float64."""
-        raise TypeError(f"{type(self).__name__} must define density")
+    def log_density(self, points: Tensor) -> Tensor:
+        """The log-density at points `(n, 2)` of float64."""
+        raise TypeError(f"{type(self).__name__} must define log_density")
 
     @cached_property
     def _entropy(self) -> float:
@@ -92,8 +94,6 @@ class Mixture(Toy):
     noise: float
 
     def __init__(self, centres: Tensor, weights: Tensor, noise: float) -> None:
-        if not 0 < noise < math.inf:
-            raise ValueError(f"noise must be positive and finite, got {noise}")
         super().__init__()
         self.centres = centres
         self.weights = weights / weights.sum()
@@ -102,9 +102,10 @@ class Mixture(Toy):
         self.finest = noise
         self.extent = float(centres.abs().max()) + 8 * noise
 
-    def density(self, points: Tensor) -> Tensor:
+    def log_density(self, points: Tensor) -> Tensor:
         squares = torch.cdist(points, self.centres, compute_mode="donot_use_mm_for_euclid_dist").square()
-        return (squares / (-2 * self.noise**2)).exp() @ self.weights / (2 * math.pi * self.noise**2)
+        logs = squares / (-2 * self.noise**2) + self.weights.log()
+        return logs.logsumexp(-1) - math.log(2 * math.pi * self.noise**2)
 
 
 class EightGaussians(Mixture):
@@ -121,6 +122,7 @@ class EightGaussians(Mixture):
     """
 
     def __init__(self, noise: float = 0.5) -> None:
+        check_positive("noise", noise)
         angle = torch.arange(8, dtype=torch.float64) * math.pi / 4
         super().__init__(4 / 1.414 * on_circle(angle), torch.ones(8, dtype=torch.float64), noise / 1.414)
 
@@ -141,6 +143,7 @@ class Circles(Mixture):
     """
 
     def __init__(self, radii: tuple[float, ...] = (1.5, 3.0), noise: float = 0.24) -> None:
+        check_positive("noise", noise)
         self.radii = torch.tensor(radii, dtype=torch.float64)
         count = math.ceil(2 * math.pi * max(radii) / (noise / 2))  # equally spaced is best on a closed curve
         angle = torch.arange(count, dtype=torch.float64) * (2 * math.pi / count)
@@ -169,6 +172,7 @@ class Curve(Mixture):
     """A blurred curve, or its halves: `path` takes uniform numbers in (0, 1) to `(..., pieces, 2)`."""
 
     def __init__(self, length: float, noise: float) -> None:
+        check_positive("noise", noise)
         count = math.ceil(length / (noise / 2))
         node, weight = self.nodes(count)
         places = self.path(node)
@@ -271,7 +275,7 @@ class Pinwheel(Toy):
         angle = 2 * math.pi / self.blades * blade + self.rate * f.exp()
         return self.size * rotated(torch.stack([f, g], -1), angle)
 
-    def density(self, points: Tensor) -> Tensor:
+    def log_density(self, points: Tensor) -> Tensor:
         # A point (f, g) of a straight blade is turned by an angle that depends on f. To undo that for a guess of f
         # gives another f; where the two agree is a point of the blade that goes here. Mostly there is one per blade.
         guess = 1 + self.along * torch.linspace(-6, 6, self.terms // self.blades, dtype=torch.float64)
@@ -291,7 +295,7 @@ class Pinwheel(Toy):
         log_p = -((f - 1) / self.along).square() / 2 - (g / self.across).square() / 2
         jacobian = (1 - self.rate * f.exp() * g).abs() * self.size**2
         p = log_p.exp() / (2 * math.pi * self.along * self.across * self.blades * jacobian)
-        return points.new_zeros(len(points)).index_add(0, point, p)
+        return points.new_zeros(len(points)).index_add(0, point, p).log()
 
     def _undone(self, points: Tensor, f: Tensor, turn: Tensor) -> tuple[Tensor, Tensor]:
         straight = rotated(points, -turn - self.rate * f.exp())
@@ -316,10 +320,18 @@ class Checkerboard(Toy):
         v = torch.rand(n, dtype=torch.float64) - 2 * torch.randint(2, (n,)) + u.floor() % 2
         return 2 * torch.stack([u, v], dim=-1)
 
-    def density(self, points: Tensor) -> Tensor:
+    def sample(self, sample_shape: Size | list[int] | tuple[int, ...] = Size()) -> Tensor:  # noqa: B008
+        """Points, `(*sample_shape, 2)`, of which rounding takes none over the edge of its square."""
+        exact = self.draw(Size(sample_shape).numel())
+        x = exact.to(torch.get_default_dtype())
+        over = (x.double() / 2).floor() > (exact / 2).floor()
+        x = torch.where(over, x.nextafter(x.new_tensor(-math.inf)), x)
+        return x.reshape(*sample_shape, 2)
+
+    def log_density(self, points: Tensor) -> Tensor:
         inside = ((points >= -4) & (points < 4)).all(-1)
         dark = (points / 2).floor().sum(-1) % 2 == 0
-        return (inside & dark).double() / 32
+        return ((inside & dark).double() / 32).log()
 
     @property
     def _entropy(self) -> float:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import Transform
-from zuko.distributions import DiagNormal, NormalizingFlow
+from zuko.distributions import DiagNormal
 from zuko.flows import Flow
 from zuko.lazy import LazyComposedTransform, LazyTransform, UnconditionalDistribution
 
 from elflow._checks import (
+    as_list,
     check_activation,
     check_bound,
     check_choice,
@@ -23,12 +24,13 @@ from elflow._checks import (
     check_rows,
 )
 from elflow.activations import FELU, PiecewiseQuadratic
+from elflow.flows.distribution import FlowDistribution
 from elflow.functional import bump_size
 from elflow.kernels._contract import under_transform
 from elflow.nn import ActNorm, Hypernetwork
 from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTransform, StackTransform, invert, warn
 
-__all__ = ["ELF", "FlowDistribution", "MaskedELFTransform"]
+__all__ = ["ELF", "MaskedELFTransform"]
 
 ROW_NUMBERS = 2**19
 """How many numbers a hypernetwork returns at a time where no gradients are needed."""
@@ -86,6 +88,9 @@ class ELF(Flow):
     ) -> None:
         features = check_count("features", features)
         context = check_count("context", context, least=0)
+        units = check_count("units", units)
+        rank = rank if rank is None else check_count("rank", rank)
+        hidden_features = check_counts("hidden_features", hidden_features)
         orders = _orders(order, features, check_count("transforms", transforms))
         layers: list[LazyTransform] = []
         for layer_order in orders:
@@ -101,9 +106,9 @@ class ELF(Flow):
         self.config = {
             "features": features,
             "context": context,
-            "transforms": transforms,
+            "transforms": len(orders),
             "units": units,
-            "hidden_features": list(hidden_features),
+            "hidden_features": hidden_features,
             "bound": float(bound),
             "activation": activation,
             "order": [list(order) for order in orders],
@@ -134,6 +139,8 @@ class ELF(Flow):
         """
         if under_transform():
             return
+        if c is not None:
+            x = x.expand(*torch.broadcast_shapes(x.shape[:-1], c.shape[:-1]), -1)
         norms = [layer for layer in self.transform.transforms if isinstance(layer, ActNorm)]
         if not all(norm.initialized for norm in norms):
             for layer in self.transform.transforms:
@@ -228,7 +235,11 @@ class ELF(Flow):
             raise ValueError(f"x must hold the features to condition on, got None for {self.features} features")
         self._check_context(c)
         self._check_shared_order("conditional_quantile")
-        x = torch.zeros_like(q) if x is None else x
+        if q.dtype != self.dtype:
+            raise TypeError(
+                f"q must have the dtype of the flow, {self.dtype}, got {q.dtype}: convert either with .to()"
+            )
+        x = q.new_zeros(1) if x is None else x
         check_rows("x", x, self.features, "feature", self.dtype)
         maps, h = [], x
         for t in self.transform(c).transforms:
@@ -323,7 +334,7 @@ class MaskedELFTransform(LazyTransform):
     def _maps(self, x: Tensor, c: Tensor | None) -> Transform:
         if not self.hyper.dependent:
             return self._bumps(self.hyper.first)
-        dependent = self._bumps(self.hyper(x, c))
+        dependent = self._bumps(self.hyper(x, c).to(x.dtype))  # autocast computes the hypernetwork in less
         if not self.hyper.free:
             return dependent
         return ColumnsTransform([self.hyper.free, self.hyper.dependent], [self._bumps(self.hyper.first), dependent])
@@ -338,45 +349,6 @@ class MaskedELFTransform(LazyTransform):
         return BumpTransform(phi, self.hyper.units, self.bound, self.activation)
 
 
-class FlowDistribution(NormalizingFlow):
-    """zuko's distribution of a flow, which checks what it is given and how its inverse went."""
-
-    before: Callable[[Tensor], None] | None = None
-    """What is to be done with the first data."""
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        """The log-density of each row of `(..., features)`, in nats."""
-        normal = self.base.base_dist
-        check_rows("x", x, self.event_shape[0], "feature", normal.loc.dtype)
-        if self.before is not None:
-            self.before(x)
-        z, ladj = self.transform.call_and_ladj(x)
-        return normal.log_prob(z).sum(-1) + ladj  # Independent, which zuko would ask, does not take empty batches
-
-    def sample(self, shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
-        """As `rsample`, without gradients."""
-        with torch.no_grad():
-            return self.rsample(shape, method)
-
-    def rsample(self, shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
-        """Samples, `(*shape, *batch, features)`, with gradients by implicit differentiation.
-
-        Arguments:
-            shape: How many for each context.
-            method: `"exact"` inverts each coordinate in closed form; `"fixed-point"` is the paper's iteration.
-        """
-        x, info = invert(self.transform, self.base.rsample(Size(shape)), method=method)
-        if not info.converged:
-            warn(info)
-        return x
-
-    def rsample_and_log_prob(self, shape: Size | Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-        """Samples as of `rsample`, and the log-density of each."""
-        x = self.rsample(shape)
-        z, ladj = self.transform.call_and_ladj(x)
-        return x, self.base.base_dist.log_prob(z).sum(-1) + ladj
-
-
 def _look_again(flow: ELF, _: object) -> None:
     flow._initialized = False
 
@@ -388,8 +360,9 @@ def _orders(order: Any, features: int, transforms: int) -> tuple[tuple[int, ...]
         check_choice("order", order, ["alternating", "shared"])
         second = columns if order == "shared" else columns[::-1]
         return tuple(columns if layer % 2 == 0 else second for layer in range(transforms))
-    if isinstance(order, Sequence) and len(order) and all(isinstance(o, Sequence | Tensor) for o in order):
-        if len(order) != transforms:
-            raise ValueError(f"order must hold one permutation for each of {transforms} transforms, got {len(order)}")
-        return tuple(check_order(o, features) for o in order)
-    return (check_order(order, features),) * transforms
+    given = as_list(order) if isinstance(order, Iterable) else order
+    if isinstance(given, list) and given and all(isinstance(o, Iterable) for o in given):
+        if len(given) != transforms:
+            raise ValueError(f"order must hold one permutation for each of {transforms} transforms, got {len(given)}")
+        return tuple(check_order(o, features) for o in given)
+    return (check_order(given, features),) * transforms

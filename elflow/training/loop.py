@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -15,7 +15,7 @@ from elflow._checks import check_count, check_positive
 __all__ = ["History", "train"]
 
 F = TypeVar("F", bound=nn.Module)
-Batch = Tensor | tuple[Tensor, Tensor]
+Batch = Tensor | Sequence[Tensor]
 
 
 @dataclass
@@ -40,11 +40,11 @@ def train(
 
     Arguments:
         flow: Any flow of elflow or zuko. It is trained in place.
-        batch: Gives the next batch: x `(N, features)`, or x and its context `(N, context)`.
+        batch: Gives the next batch: x `(N, features)`, or a pair of x and its context `(N, context)`.
         steps: How many batches to take.
         rate: The learning rate of Adam at the beginning.
         halve_every: After how many steps the rate halves.
-        clip: The greatest norm of a gradient.
+        clip: The greatest norm of a gradient; infinity does not clip.
         decay: How much of the averaged weights each step keeps, once there have been enough of them.
         progress: Told the step and the loss after each step.
 
@@ -62,7 +62,8 @@ def train(
     check_count("steps", steps)
     check_count("halve_every", halve_every)
     check_positive("rate", rate)
-    check_positive("clip", clip)
+    if not clip > 0:
+        raise ValueError(f"clip must be positive, infinite for none, got {clip}")
     if not 0 <= decay < 1:
         raise ValueError(f"decay must be in [0, 1), got {decay}")
     flow.train()
@@ -91,7 +92,7 @@ def train(
 
 
 def _loss(flow: nn.Module, batch: Batch) -> Tensor:
-    x, c = batch if isinstance(batch, tuple) else (batch, None)
+    x, c = (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1] if len(batch) > 1 else None)
     return -flow(c).log_prob(x).mean()
 
 

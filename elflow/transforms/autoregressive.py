@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Size, Tensor
-from torch.autograd.function import once_differentiable
 from torch.distributions import Transform, constraints
 
 from elflow._checks import check_choice, check_positive, check_rows
@@ -124,7 +123,7 @@ class AutoregressiveTransform(Transform):
             batch, parts = self._row_parts(y)
             done = [self._sweep_rows(part, c, step, limit, tol) for part, c in parts]
             x = torch.cat([x for x, _, _ in done]).reshape(*batch, y.shape[-1])
-        worst = max([residual for _, _, residual in done])
+        worst = largest([residual for _, _, residual in done])
         info = InverseInfo(
             (max([sweeps for _, sweeps, _ in done]),), worst, worst <= max(tol, torch.finfo(y.dtype).eps ** 0.5)
         )
@@ -204,9 +203,14 @@ def invert(
             x = part.inv(x)
     return x, InverseInfo(
         sweeps=tuple([sweeps for info in infos for sweeps in info.sweeps]),
-        residual=max([0.0, *[info.residual for info in infos]]),
+        residual=largest([0.0, *[info.residual for info in infos]]),
         converged=all(info.converged for info in infos),
     )
+
+
+def largest(values: list[float]) -> float:
+    """The largest, or NaN if there is one, which Python's `max` may lose."""
+    return float(torch.tensor(values, dtype=torch.float64).max())
 
 
 def relative(difference: Tensor, *values: Tensor) -> Tensor:
@@ -267,7 +271,7 @@ class _Adjoint:
             (pulled,) = torch.autograd.grad(self.fx, self.x, v, retain_graph=True)
             change = (g - pulled) / self.slope
             v = v + change
-            if change.abs().max() <= 4 * torch.finfo(v.dtype).eps * v.abs().max():
+            if (change.abs().amax(-1) <= 4 * torch.finfo(v.dtype).eps * v.abs().amax(-1)).all():
                 break
         return v
 
@@ -281,6 +285,7 @@ class _Implicit(torch.autograd.Function):
         return x
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("the inverse of a flow has no second derivatives: leave out create_graph=True")
         return -ctx.adjoint.solve(grad), None, None

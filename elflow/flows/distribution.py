@@ -1,0 +1,60 @@
+"""The distribution that a flow returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from zuko.distributions import NormalizingFlow
+
+from elflow._checks import check_rows
+from elflow.transforms import invert, warn
+
+__all__ = ["FlowDistribution"]
+
+
+class FlowDistribution(NormalizingFlow):
+    """zuko's distribution of a flow, which checks what it is given and how its inverse went."""
+
+    before: Callable[[Tensor], None] | None = None
+    """What is to be done with the first data."""
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """The log-density of each row of `(..., features)`, in nats."""
+        normal = self.base.base_dist
+        check_rows("x", x, self.event_shape[0], "feature", normal.loc.dtype)
+        if self.before is not None:
+            self.before(x)
+        z, ladj = self.transform.call_and_ladj(x)
+        return normal.log_prob(z).sum(-1) + ladj  # Independent, which zuko would ask, does not take empty batches
+
+    def expand(self, batch_shape: Size, new: Any = None) -> FlowDistribution:
+        """The same distribution for a larger batch shape."""
+        expanded = super().expand(batch_shape, new)
+        expanded.before = self.before
+        return expanded
+
+    def sample(self, sample_shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
+        """As `rsample`, without gradients."""
+        with torch.no_grad():
+            return self.rsample(sample_shape, method)
+
+    def rsample(self, sample_shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
+        """Samples, `(*sample_shape, *batch, features)`, with gradients by implicit differentiation.
+
+        Arguments:
+            sample_shape: How many for each context.
+            method: `"exact"` inverts each coordinate in closed form; `"fixed-point"` is the paper's iteration.
+        """
+        x, info = invert(self.transform, self.base.rsample(Size(sample_shape)), method=method)
+        if not info.converged:
+            warn(info)
+        return x
+
+    def rsample_and_log_prob(self, sample_shape: Size | Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+        """Samples as of `rsample`, and the log-density of each."""
+        x = self.rsample(sample_shape)
+        z, ladj = self.transform.call_and_ladj(x)
+        return x, self.base.base_dist.log_prob(z).sum(-1) + ladj
