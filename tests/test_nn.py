@@ -1,6 +1,7 @@
 """ActNorm, which must see its data once and only once, and the hypernetwork."""
 
 import copy
+from datetime import timedelta
 
 import pytest
 import torch
@@ -117,7 +118,9 @@ def test_compiling_takes_the_first_batch_too():
 
 
 def in_process(rank, folder):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2, timeout=timedelta(minutes=2)
+    )
     torch.set_num_threads(1)
     torch.manual_seed(0)
     flow = torch.nn.parallel.DistributedDataParallel(elflow.ELF(2, transforms=1, units=4, hidden_features=(8,)))
