@@ -52,6 +52,13 @@ def test_learns_what_depends_on_a_context():
     torch.testing.assert_close(median, 5 * c, atol=0.1, rtol=0)
 
 
+def test_takes_the_batches_of_a_data_loader():
+    rows = torch.utils.data.TensorDataset(torch.randn(64, 2), torch.randn(64, 3))
+    batches = iter(torch.utils.data.DataLoader(rows, batch_size=16))
+    _, history = train(elflow.ELF(2, 3, units=4), lambda: next(batches), steps=4, clip=math.inf)
+    assert len(history.loss) == 4
+
+
 def test_trains_zukos_flows():
     flow, history = train(zuko.flows.MAF(2, hidden_features=(16,)), lambda: torch.randn(64, 2), steps=20)
     assert isinstance(flow, zuko.flows.MAF)
