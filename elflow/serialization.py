@@ -40,7 +40,7 @@ def save(flow: ELF, path: str | os.PathLike[str]) -> None:
         ...     elflow.save(flow, f"{folder}/model.elf")
         ...     same = elflow.load(f"{folder}/model.elf")
         >>> x = torch.randn(5, 3)
-        >>> bool((same().log_prob(x) == flow.eval()().log_prob(x)).all())
+        >>> torch.allclose(same().log_prob(x), flow.eval()().log_prob(x))
         True
     """
     name = type(flow).__name__
@@ -118,10 +118,10 @@ def _is_mask(key: str) -> bool:
 def _check_size(path: Path, config: dict[str, Any], numbers: int) -> None:
     """That the file holds as many numbers as such a flow has at least, before one is built."""
     try:
-        widths = [config["features"], *config["hidden_features"], config["features"]]
-        layers = sum(a * b for a, b in pairwise(widths[1:-1])) + config["features"] * config["units"]
+        widths = config["hidden_features"] if config["features"] > 1 or config["context"] else []
+        layers = sum(a * b for a, b in pairwise(widths)) + config["features"] * config["units"]
         least = config["transforms"] * layers + config["context"]
-        fits = all(width >= 0 for width in widths) and least <= numbers
+        fits = config["features"] > 0 and all(width > 0 for width in widths) and least <= numbers
     except (KeyError, TypeError) as error:
         raise ValueError(f"path must be a model saved by elflow, got {path} with a damaged header: {error}") from None
     if not fits:

@@ -92,6 +92,11 @@ def test_stops_at_what_is_not_a_number():
         train(Broken(2), lambda: torch.randn(8, 2), steps=3)
 
 
+def test_data_instead_of_a_function():
+    with pytest.raises(TypeError, match="batch must be a function that gives the next batch, got Tensor"):
+        train(elflow.ELF(1), torch.randn(8, 1))
+
+
 @pytest.mark.parametrize("changed", [{"steps": 0}, {"rate": -1.0}, {"halve_every": 0}, {"clip": 0.0}, {"decay": 1.0}])
 def test_bad_input(changed):
     with pytest.raises(ValueError, match=next(iter(changed))):

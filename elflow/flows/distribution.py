@@ -48,6 +48,8 @@ class FlowDistribution(NormalizingFlow):
             sample_shape: How many for each context.
             method: `"exact"` inverts each coordinate in closed form; `"fixed-point"` is the paper's iteration.
         """
+        if isinstance(sample_shape, int):
+            raise TypeError(f"sample_shape must be a tuple, got {sample_shape}: write ({sample_shape},)")
         x, info = invert(self.transform, self.base.rsample(Size(sample_shape)), method=method)
         if not info.converged:
             warn(info)

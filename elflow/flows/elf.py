@@ -50,7 +50,7 @@ class ELF(Flow):
 
     Arguments:
         features: The number of features.
-        context: The number of context features.
+        context: The number of context features. Standardise them: ActNorm only sees the features.
         transforms: The number of autoregressive transformations.
         units: The units of each one-dimensional network.
         hidden_features: The widths of the hidden layers of each hypernetwork.
@@ -213,8 +213,8 @@ class ELF(Flow):
 
         Arguments:
             q: Probabilities, which broadcast to `(..., features)`.
-            x: Points, `(..., features)`, of which feature t's quantile takes those modelled before t; what the others
-                hold does not matter. May be left out with one feature.
+            x: Points, `(..., features)`, of which feature t's quantile takes those modelled before t; the others may
+                hold any finite number. May be left out with one feature.
             c: The context, `(..., context)`, or None for a flow without one.
 
         Returns:

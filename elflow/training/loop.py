@@ -59,6 +59,8 @@ def train(
         >>> len(history.loss)
         50
     """
+    if not callable(batch):
+        raise TypeError(f"batch must be a function that gives the next batch, got {type(batch).__name__}")
     check_count("steps", steps)
     check_count("halve_every", halve_every)
     check_positive("rate", rate)
