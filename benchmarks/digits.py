@@ -101,7 +101,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     flow = fitted(options.steps)
-    write(options.output / "digits.json", {"machine": machine(), "threads": 1, **measure(flow, options.seconds)})
+    write(
+        options.output / "digits.json",
+        {"machine": machine(), "threads": 1, "steps": options.steps, **measure(flow, options.seconds)},
+    )
 
 
 if __name__ == "__main__":
