@@ -26,7 +26,7 @@ class InverseInfo:
 
     sweeps: tuple[int, ...]
     """How often each layer swept, in the order of the data's way to latent space. A layer evaluates its hypernetwork
-    once more than it sweeps, to see the residual."""
+    at most once more than it sweeps, to see the residual."""
     residual: float
     """The greatest `|f(x) - y| / (1 + max(|x|, |y|))` of any coordinate in any layer."""
     converged: bool
@@ -161,10 +161,9 @@ class AutoregressiveTransform(Transform):
         """The solution `x` of `f(x) = y`, with its gradients with respect to y and to whatever the maps depend on."""
         if not torch.is_grad_enabled():
             return x
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            fx, ladj = self.maps(x, self.context).call_and_ladj(x)
-            return _Implicit.apply(fx - y, x.detach(), _Adjoint(x, fx, ladj.detach().exp(), self.sweeps))
+        x = x.detach().requires_grad_()
+        fx, ladj = self.maps(x, self.context).call_and_ladj(x)
+        return _Implicit.apply(fx - y, x.detach(), _Adjoint(x, fx, ladj.detach().exp(), self.sweeps))
 
 
 def invert(
