@@ -1,5 +1,8 @@
 """Training of flows by maximum likelihood."""
 
+from elflow.training.batches import Rows
+from elflow.training.engine import Training, fit
 from elflow.training.loop import History, train
+from elflow.training.recipe import Recipe
 
-__all__ = ["History", "train"]
+__all__ = ["History", "Recipe", "Rows", "Training", "fit", "train"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from elflow._checks import check_count, check_positive
+from elflow.training.averaging import exponential_average
 
 __all__ = ["History", "train"]
 
@@ -73,7 +74,7 @@ def train(
     parameters = [p for p in flow.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(parameters, lr=rate, fused=True)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, halve_every, gamma=0.5)
-    averaged = AveragedModel(flow, multi_avg_fn=_exponential_average(decay))
+    averaged = AveragedModel(flow, multi_avg_fn=exponential_average(decay))
     for step in range(1, steps + 1):
         loss = _loss(flow, batch())
         optimizer.zero_grad()
@@ -96,14 +97,3 @@ def train(
 def _loss(flow: nn.Module, batch: Batch) -> Tensor:
     x, c = (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1] if len(batch) > 1 else None)
     return -flow(c).log_prob(x).mean()
-
-
-def _exponential_average(decay: float) -> Callable[[Any, Any, Any], None]:
-    """torch's own average, which however forgets its first weights sooner: they are the worst."""
-
-    @torch.no_grad()
-    def update(averaged: Any, current: Any, count: Any) -> None:
-        keep = min(decay, (1 + int(count)) / (10 + int(count)))
-        torch._foreach_lerp_(averaged, current, 1 - keep)
-
-    return update

@@ -1,0 +1,225 @@
+"""Quality by default: the test likelihood of `FlowDensity()` on seven tables beside splines, MAF, mixtures and kernels.
+
+python -m benchmarks.tables --data FOLDER
+
+Every model sees the same rows, holds out the same ones and has the same time limit; each mixture has it to itself. Mixtures
+and kernels work on the estimator's own encoding of the columns, and on plainly standardised columns where all of
+them are continuous: the better of the two by validation counts. A run that is interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import multiprocessing
+
+from benchmarks._baselines import best_kernel, best_mixture
+from benchmarks._measure import RESULTS, machine, write
+from benchmarks._tables import SETS, add_data, folder, load
+from elflow._files import replacing
+from elflow.estimator import FlowDensity
+
+FLOWS = ("elf", "nsf", "maf")
+MODELS = (*FLOWS, "gmm", "kde")
+HELD_OUT = 5_000
+"""As many validation rows choose between baselines, at most: kernels take long."""
+Task = tuple[str, int, str]
+"""Set, seed and model."""
+
+
+def run(job: tuple[Task, argparse.Namespace]) -> tuple[Task, dict[str, Any], np.ndarray]:
+    """One fit: its record, and the log-density of every test row."""
+    (name, seed, model), options = job
+    torch.set_num_threads(1)
+    training, test = load(name, options.data, seed, options.rows)
+    measure = flow if model in FLOWS else baseline
+    record, log_density = measure(model, training, test, seed, options.time_limit)
+    mean, error = average(log_density)
+    record |= {"set": name, "seed": seed, "model": model, "test": mean, "error": error}
+    record |= {"features": training.shape[1], "training_rows": len(training), "test_rows": len(test)}
+    return (name, seed, model), record, log_density
+
+
+def average(values: np.ndarray) -> tuple[float, float]:
+    """The mean and its standard error."""
+    return float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
+
+
+Measured = tuple[dict[str, Any], np.ndarray]
+
+
+def flow(model: str, training: pd.DataFrame, test: pd.DataFrame, seed: int, limit: float) -> Measured:
+    start = time.perf_counter()
+    est = FlowDensity(flow=model, random_state=seed, time_limit=limit).fit(training)
+    seconds = time.perf_counter() - start
+    last = est.history_[-1]["step"] if est.history_ else None
+    record = {"seconds": seconds, "parameters": est.n_parameters_, "stopped": est.stopped_, "steps": last}
+    return record, est.score_samples(test)
+
+
+def baseline(model: str, training: pd.DataFrame, test: pd.DataFrame, seed: int, limit: float) -> Measured:
+    """The better of two encodings: the estimator's own, which one step of training gives, and standardised columns."""
+    est = FlowDensity(max_steps=1, random_state=seed).fit(training)
+    out = est.held_out(training)
+    held_out = np.random.default_rng(seed).permutation(np.flatnonzero(out))[:HELD_OUT]
+    encodings = {"encoded": (est.encode(training), est.encode(test))}
+    if all(column.kind == "continuous" for column in est.schema_.columns):
+        centre, scale = training.mean().to_numpy(), training.std().to_numpy()
+        volume = -np.log(scale).sum()
+        encodings["standardised"] = tuple(  # type: ignore[assignment]
+            ((table.to_numpy() - centre) / scale, np.full(len(table), volume)) for table in (training, test)
+        )
+    start = time.perf_counter()
+    found = []
+    for encoding, ((z, volume), (z_test, volume_test)) in encodings.items():
+        rows, others = z[~out], z[held_out]
+        fit = best_mixture(rows, others, limit, seed) if model == "gmm" else best_kernel(rows, others, seed)
+        found.append((fit.validation + volume[held_out].mean(), encoding, fit, z_test, volume_test))
+    seconds = time.perf_counter() - start
+    validation, encoding, best, z_test, volume_test = max(found, key=lambda each: each[0])
+    record = {"seconds": seconds, "parameters": best.parameters, "rows": best.rows, "validation": validation}
+    record |= {"chosen": f"{best.chosen}, {encoding}"}
+    return record, best.log_density(z_test) + volume_test
+
+
+class Store:
+    """Records in one JSON file, rewritten whole after each, and the log-densities of test rows beside it."""
+
+    def __init__(self, output: Path, settings: dict[str, Any]) -> None:
+        self.path, self.folder = output / "tables.json", output / "tables"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.content: dict[str, Any] = {"settings": settings, "runs": {}}
+        if self.path.is_file():
+            self.content = json.loads(self.path.read_text())
+        if self.content["settings"] != settings:
+            was = self.content["settings"]
+            raise ValueError(f"{self.path} was measured with {was}, not {settings}: choose another --output")
+        self.runs = self.content["runs"]
+
+    def has(self, task: Task) -> bool:
+        return self.key(task) in self.runs and self.rows(task).is_file()
+
+    def add(self, task: Task, record: dict[str, Any], log_density: np.ndarray) -> None:
+        with replacing(self.rows(task)) as temporary, temporary.open("wb") as file:
+            np.save(file, log_density.astype(np.float32))
+        self.runs[self.key(task)] = record
+        self.write()
+
+    def write(self) -> None:
+        write(self.path, self.content | {"machine": machine()})
+
+    def paired(self, name: str, seed: int, other: str) -> tuple[float, float] | None:
+        """ELF's mean log-density minus the other's, with the standard error of that difference over test rows."""
+        if not (self.has((name, seed, "elf")) and self.has((name, seed, other))):
+            return None
+        ours, theirs = (np.load(self.rows((name, seed, model))).astype(np.float64) for model in ("elf", other))
+        return average(ours - theirs)
+
+    def of(self, name: str, model: str) -> list[dict[str, Any]]:
+        """The records of a set and model, by seed."""
+        found = [each for each in self.runs.values() if (each["set"], each["model"]) == (name, model)]
+        return sorted(found, key=lambda each: each["seed"])
+
+    def key(self, task: Task) -> str:
+        return "-".join(map(str, task))
+
+    def rows(self, task: Task) -> Path:
+        return self.folder / f"{self.key(task)}.npy"
+
+
+def summary(store: Store) -> dict[str, Any]:
+    """By set, over seeds: mean test nats of each model, the best one, and by how much ELF is ahead or behind."""
+    tables: dict[str, Any] = {}
+    for name in SETS:
+        runs = {model: store.of(name, model) for model in MODELS if store.of(name, model)}
+        if "elf" not in runs or len(runs) < 2:
+            continue
+        means = {model: float(np.mean([each["test"] for each in found])) for model, found in runs.items()}
+        others = {model: mean for model, mean in means.items() if model != "elf"}
+        rival = max(others, key=lambda model: others[model])
+        tables[name] = {
+            "test": means,
+            "error": {m: float(np.linalg.norm([r["error"] for r in found]) / len(found)) for m, found in runs.items()},
+            "seconds": {m: float(np.mean([r["seconds"] for r in found])) for m, found in runs.items()},
+            "parameters": {m: round(np.mean([r["parameters"] for r in found])) for m, found in runs.items()},
+            "seeds": {m: len(found) for m, found in runs.items()},
+            "best": max(means, key=lambda model: means[model]),
+            "rival": rival,
+            "lead": means["elf"] - others[rival],
+            "elf_minus": {
+                f"{model}, seed {each['seed']}": store.paired(name, each["seed"], model)
+                for model in others
+                for each in runs[model]
+            },
+        }
+    wins = [name for name, table in tables.items() if table["lead"] > 0]
+    slower = [name for name, t in tables.items() if t["seconds"]["elf"] > 1.05 * t["seconds"].get("nsf", np.inf)]
+    worst = min((table["lead"] for table in tables.values()), default=0.0)
+    return {"tables": tables, "wins": wins, "worst_shortfall": max(0.0, -worst), "slower_than_nsf": slower}
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Mean test nats (standard error), seconds and parameters of every model, a row for each set."""
+    lines = ["| set | " + " | ".join(MODELS) + " | best | ELF ahead by |", "| --- |" + " --- |" * (len(MODELS) + 2)]
+    for name, table in results["tables"].items():
+        cells = [
+            f"{table['test'][m]:.3f} ({table['error'][m]:.3f}), {table['seconds'][m]:.0f} s, {table['parameters'][m]:,}"
+            if m in table["test"]
+            else ""
+            for m in MODELS
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {table['best']} | {table['lead']:+.3f} |")
+    wins, count = results["wins"], len(results["tables"])
+    lines += [
+        "",
+        f"ELF is best on {len(wins)} of {count}; its worst shortfall is {results['worst_shortfall']:.3f} nats.",
+    ]
+    slower = results["slower_than_nsf"]
+    lines.append(f"ELF's fit takes longer than NSF's (by more than 5 %) on: {', '.join(slower) or 'none'}.")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_data(parser)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for results (%(default)s)")
+    parser.add_argument("--sets", default=",".join(SETS), help="which tables (%(default)s)")
+    parser.add_argument("--seeds", default="0,1,2", help="of splits and models (%(default)s)")
+    parser.add_argument("--models", default=",".join(MODELS), help="(%(default)s)")
+    parser.add_argument("--time-limit", type=float, default=60, help="seconds for each fit (%(default)s)")
+    parser.add_argument("--rows", type=int, default=200_000, help="training rows of bsds (%(default)s)")
+    parser.add_argument("--processes", type=int, default=2, help="how many fits at a time (%(default)s)")
+    parser.add_argument("--again", action="store_true", help="measure what has been measured before, too")
+    options = parser.parse_args()
+    names, models = options.sets.split(","), options.models.split(",")
+    if not set(models) <= set(MODELS):
+        parser.error(f"--models must be among {', '.join(MODELS)}, got {options.models}")
+    options.data = folder(parser, options.data, names)
+    try:
+        store = Store(options.output, {"time_limit": options.time_limit, "rows": options.rows})
+    except ValueError as error:
+        parser.error(str(error))
+    tasks: list[Task] = list(product(names, map(int, options.seeds.split(",")), models))
+    jobs = [(task, options) for task in tasks if options.again or not store.has(task)]
+    print(f"{len(jobs)} of {len(tasks)} runs to do", flush=True)
+    with multiprocessing.get_context("spawn").Pool(options.processes, maxtasksperchild=1) as pool:
+        for task, record, log_density in pool.imap_unordered(run, jobs):
+            store.add(task, record, log_density)
+            name, seed, model = task
+            value = f"{record['test']:9.3f} ± {record['error']:.3f} nats, {record['seconds']:.0f} s"
+            print(f"{name:10} seed {seed} {model:4} {value}, {record['parameters']:,} parameters", flush=True)
+    store.content["summary"] = summary(store)
+    store.write()
+    print(markdown(store.content["summary"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""All the numbers of a report, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from elflow.report._baselines import baselines
+from elflow.report._compare import (
+    Correlations,
+    Marginal,
+    TwoSample,
+    correlations,
+    dependent,
+    marginal,
+    two_sample,
+)
+from elflow.report._tables import Column, columns, frame, take
+
+__all__ = ["Anomaly", "Findings", "Pit", "Score", "measure"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+FEWEST_ROWS = 10
+HELD_OUT_SHARE = 1 / 3
+"""Of the rows looked at, how many at most are held-out ones."""
+MOST_SAMPLES = 4000
+FEWEST_SAMPLES = 1000
+MOST_JUDGED = 2000
+FEWEST_JUDGED = 100
+"""With fewer held-out rows the classifier and the PIT histograms get other rows besides."""
+MOST_PIT_ROWS, MOST_PITS = 300, 8
+MOST_INVERTED = 500
+MOST_PAIRED = 5
+MOST_CORRELATED = 60
+ANOMALIES = 10
+EXTREME = 0.005
+"""A value of an anomalous row is marked when no more of a column lies as far out on its side."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A mean log-density of the held-out rows, in nats, with its standard error."""
+
+    name: str
+    detail: str
+    mean: float
+    error: float
+    gain: float
+    """By how much the model is better, row by row; 0 for the model itself."""
+    gain_error: float
+
+
+@dataclass(frozen=True)
+class Pit:
+    """Where held-out values lie in their conditional distributions: uniform between 0 and 1, if these are right."""
+
+    name: str
+    values: Floats
+    p_value: float
+    """Of Kolmogorov and Smirnov's test of uniformity."""
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """One of the least likely rows."""
+
+    row: int
+    """Counted from 0."""
+    log_density: float
+    percentile: float
+    values: tuple[Any, ...]
+    extreme: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a report shows."""
+
+    flow: str
+    n_parameters: int
+    n_rows: int
+    """That the model was fitted to, those that chose when to stop included."""
+    seconds: float
+    stopped: str
+    history: tuple[dict[str, float], ...]
+    kinds: tuple[str, ...]
+    n_context: int
+    """Columns of the context."""
+    table_rows: int
+    looked_at: int
+    held_out: bool
+    """Whether the table is the one the model was fitted to, and its held-out rows are known."""
+    n_train: int
+    """Rows that the baselines were fitted to."""
+    n_test: int
+    gap: float
+    """By how much the rows that are not held out are likelier than those that are, in nats."""
+    gap_error: float
+    impossible: int
+    """Held-out rows with a density of 0."""
+    scores: tuple[Score, ...]
+    """The model's first, then the baselines'."""
+    columns: tuple[Column, ...]
+    n_samples: int
+    marginals: tuple[Marginal, ...]
+    paired: tuple[int, ...]
+    """The columns that depend on each other most."""
+    pits: tuple[Pit, ...]
+    correlations: Correlations
+    anomalies: tuple[Anomaly, ...]
+    two_sample: TwoSample | None
+    judged_held_out: bool
+    """Whether the classifier and the PIT histograms have only held-out rows."""
+    inverse_residual: float
+    n_inverted: int
+
+    @property
+    def best_baseline(self) -> Score:
+        return max(self.scores[1:], key=lambda score: score.mean)
+
+
+def measure(est: Any, X: Any, context: Any, rows: int, random_state: int) -> Findings:
+    """Everything in a report on this model and this table."""
+    count = len(X)
+    if count < FEWEST_ROWS:
+        raise ValueError(f"X must have at least {FEWEST_ROWS} rows for a report, got {count}")
+    if context is not None and len(context) != count:
+        raise ValueError(f"context must have as many rows as X, {count}, got {len(context)}")
+    rng = np.random.default_rng(random_state)
+    held_out = est.held_out(X)
+    known = held_out is not None and bool(0 < held_out.sum() < count)
+    test, train = _split(held_out if known else None, count, rows, rng)
+    looked_at = np.append(test, train)  # held-out rows first, here and in everything below
+    seen, given = take(X, looked_at), take(context, looked_at)
+    real = frame(seen, est.schema_)
+
+    log_density = est.score_samples(seen, context=given)
+    ours, others = log_density[: len(test)], log_density[len(test) :]
+    z, log_volume = est.encode(seen, context=given)
+    scores = [_score("This model", est.flow, ours, ours)]
+    for baseline in baselines(z[len(test) :], z[: len(test)], random_state):
+        theirs = baseline.log_density + log_volume[: len(test)]
+        scores.append(_score(baseline.name, baseline.detail, theirs, ours))
+
+    compared = np.arange(min(len(looked_at), MOST_SAMPLES))
+    n_samples = len(compared) if context is not None else max(len(compared), FEWEST_SAMPLES)
+    sampled = frame(_draw(est, n_samples, take(given, compared), random_state), est.schema_)
+    pictured = columns(est.schema_, real, sampled)
+    judged_held_out = len(test) >= FEWEST_JUDGED
+    n_judged = min(len(test) if judged_held_out else len(compared), MOST_JUDGED)
+    marginals = sorted((marginal(column) for column in pictured), key=lambda one: -one.distance)
+    return Findings(
+        flow=est.flow,
+        n_parameters=est.n_parameters_,
+        n_rows=est.n_rows_,
+        seconds=est.seconds_,
+        stopped=est.stopped_,
+        history=tuple(est.history_),
+        kinds=tuple(column.kind for column in est.schema_.columns),
+        n_context=len(est.context_schema_.columns) if est.context_schema_ is not None else 0,
+        table_rows=count,
+        looked_at=len(looked_at),
+        held_out=known,
+        n_train=len(train),
+        n_test=len(test),
+        gap=_difference(others, ours),
+        gap_error=float(np.hypot(_error(ours), _error(others))),
+        impossible=int(np.isneginf(ours).sum()),
+        scores=tuple(scores),
+        columns=pictured,
+        n_samples=n_samples,
+        marginals=tuple(marginals),
+        paired=dependent(pictured, MOST_PAIRED),
+        pits=_pits(est, pictured, take(seen, compared[:n_judged]), take(given, compared[:n_judged])),
+        correlations=correlations(pictured[:MOST_CORRELATED]),
+        anomalies=_anomalies(est, seen, given, looked_at, log_density, real, pictured),
+        two_sample=two_sample(_classified(est, pictured, given, n_judged), random_state),
+        judged_held_out=judged_held_out,
+        inverse_residual=float(
+            est.inverse_residual(take(seen, compared[:MOST_INVERTED]), context=take(given, compared[:MOST_INVERTED]))
+        ),
+        n_inverted=min(len(compared), MOST_INVERTED),
+    )
+
+
+def _split(held_out: NDArray[np.bool_] | None, count: int, rows: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """The rows that everything is scored on, and those that the baselines are fitted to; at most `rows` in all."""
+    order = rng.permutation(count)
+    if held_out is None:
+        order = order[:rows]
+        return order[: len(order) // 2], order[len(order) // 2 :]
+    test, train = order[held_out[order]], order[~held_out[order]]
+    most = max(int(HELD_OUT_SHARE * rows), rows - len(train))
+    test = test[:most]
+    return test, train[: rows - len(test)]
+
+
+def _score(name: str, detail: str, log_density: Floats, ours: Floats) -> Score:
+    with np.errstate(invalid="ignore"):
+        gains = np.where(ours == log_density, 0.0, ours - log_density)  # no gain where both say impossible
+    return Score(
+        name, detail, float(log_density.mean()), _error(log_density), float(gains.mean()), _error(gains)
+    )
+
+
+def _difference(a: Floats, b: Floats) -> float:
+    """Of the means; NaN where one of them is infinite."""
+    return float(a.mean() - b.mean()) if np.isfinite(a).all() and np.isfinite(b).all() else np.nan
+
+
+def _error(values: Floats) -> float:
+    """The standard error of the mean: NaN for less than two values, or where one is infinite."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 and np.isfinite(values).all() else np.nan
+
+
+def _draw(est: Any, count: int, context: Any, random_state: int) -> Any:
+    """Samples; under a context one for each of its rows."""
+    if context is None:
+        return est.sample(count, random_state=random_state)
+    return est.sample(1, context=context, random_state=random_state)
+
+
+def _classified(est: Any, pictured: tuple[Column, ...], context: Any, count: int) -> tuple[Column, ...]:
+    """The first rows of each column, real and sampled, and those of the context, which both have in common."""
+    first = [Column(c.name, c.kind, c.real[:count], c.sampled[:count], c.labels) for c in pictured]
+    if context is not None:
+        shared = frame(context, est.context_schema_).iloc[:count]
+        first += columns(est.context_schema_, shared, shared)
+    return tuple(first)
+
+
+def _pits(est: Any, pictured: tuple[Column, ...], test: Any, context: Any) -> tuple[Pit, ...]:
+    some = np.arange(min(len(test), MOST_PIT_ROWS))
+    test, context = take(test, some), take(context, some)
+    found = []
+    for column in [column for column in pictured if not column.labelled][:MOST_PITS]:
+        values = np.asarray(est.conditional_cdf(test, column.name, context=context))
+        values = values[np.isfinite(values)]
+        if len(values):
+            found.append(Pit(column.name, values, float(stats.kstest(values, "uniform").pvalue)))
+    return tuple(found)
+
+
+def _anomalies(
+    est: Any,
+    seen: Any,
+    context: Any,
+    numbers: Ints,
+    log_density: Floats,
+    real: pd.DataFrame,
+    pictured: tuple[Column, ...],
+) -> tuple[Anomaly, ...]:
+    least = np.argsort(log_density, kind="stable")[:ANOMALIES]
+    percentiles = est.anomaly_score(take(seen, least), context=take(context, least))
+    extreme = np.column_stack([_extreme(column)[least] for column in pictured])
+    return tuple(
+        Anomaly(
+            int(numbers[row]),
+            float(log_density[row]),
+            float(percentile),
+            tuple(real[name].iloc[row] for name in real.columns),
+            tuple(bool(mark) for mark in marks),
+        )
+        for row, percentile, marks in zip(least, percentiles, extreme, strict=True)
+    )
+
+
+def _extreme(column: Column) -> NDArray[np.bool_]:
+    """Which real values are far out in their column, or have a rare label."""
+    values = column.real
+    if column.labelled:
+        share = np.bincount(values[~np.isnan(values)].astype(int), minlength=1) / len(values)
+        return np.array([not np.isnan(v) and share[int(v)] <= EXTREME for v in values])
+    order = np.sort(values[~np.isnan(values)])
+    most = max(EXTREME * len(order), 1)
+    below, above = np.searchsorted(order, values, "right"), len(order) - np.searchsorted(order, values, "left")
+    return ~np.isnan(values) & (np.minimum(below, above) <= most)

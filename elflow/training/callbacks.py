@@ -1,0 +1,77 @@
+"""What happens beside the steps: checkpoints that are whole or not there, and the progress bar."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as lightning
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from elflow._files import replacing
+from elflow.training.module import FlowModule
+
+__all__ = ["Bar", "Rounds"]
+
+
+class Rounds(lightning.Callback):
+    """Notes each round in the history, then writes a checkpoint of everything if there is a place for it."""
+
+    def __init__(self, checkpoint: Path | None, fingerprint: str) -> None:
+        self.checkpoint = checkpoint
+        self.fingerprint = fingerprint
+        self.before = 0.0  # seconds of earlier runs that this one continues
+        self.start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long the training has taken, over all runs."""
+        return self.before + time.monotonic() - self.start
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        module.note(self.seconds)
+        if self.checkpoint is not None:
+            with replacing(self.checkpoint) as temporary:
+                trainer.save_checkpoint(temporary)
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        last = trainer.current_epoch + 1 >= trainer.max_epochs
+        checkpoint["rounds"] = {
+            "fingerprint": self.fingerprint,
+            "finished": bool(trainer.should_stop or last),
+            "seconds": self.seconds,
+        }
+
+    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        self.before = checkpoint["rounds"]["seconds"]
+
+
+class Bar(lightning.Callback):
+    """A bar of all steps, with the likelihood of the last batches and of the held-out rows."""
+
+    def __init__(self) -> None:
+        self.bar = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[nats]}"),
+            TimeElapsedColumn(),
+            transient=True,
+        )
+
+    def on_train_start(self, trainer: Any, module: FlowModule) -> None:
+        self.bar.start()
+        self.task = self.bar.add_task("", total=module.recipe.max_steps, completed=module.steps, nats="")
+
+    def on_train_batch_end(self, trainer: Any, module: FlowModule, outputs: Any, batch: Any, index: int) -> None:
+        if index % 10 == 0:
+            held_out = f", held out {module.history[-1]['validation']:.3f}" if module.history else ""
+            nats = f"{module.recent:.3f} nats{held_out}"
+            self.bar.update(self.task, completed=module.steps, nats=nats)
+
+    def on_train_end(self, trainer: Any, module: FlowModule) -> None:
+        self.bar.stop()
+
+    def on_exception(self, trainer: Any, module: FlowModule, exception: BaseException) -> None:
+        self.bar.stop()
