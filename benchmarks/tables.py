@@ -2,9 +2,9 @@
 
 python -m benchmarks.tables --data FOLDER
 
-Every model sees the same rows, holds out the same ones and has the same time limit; each mixture has it to itself. Mixtures
-and kernels work on the estimator's own encoding of the columns, and on plainly standardised columns where all of
-them are continuous: the better of the two by validation counts. A run that is interrupted goes on where it was.
+Every model sees the same rows, holds out the same ones and has the same time limit; each mixture has it to itself.
+Mixtures and kernels work on the estimator's own encoding of the columns, and on plainly standardised columns where all
+of them are continuous: the better of the two by validation counts. A run that is interrupted goes on where it was.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def test_bad_rows_far_down(write):
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nothing.csv must be a file, and there is none"):
+    with pytest.raises(FileNotFoundError, match=r"nothing.csv must be a file, and there is none"):
         read_table(tmp_path / "nothing.csv")
     with pytest.raises(IsADirectoryError, match="must be a file, got a folder"):
         read_table(tmp_path)
@@ -255,7 +255,7 @@ def test_dtypes_as_the_model_has_them(write, dtype):
 
 
 def test_whole_numbers_written_as_decimals(write):
-    assert scanned(write("a;b\n3.0;1,0\n4;2,0\n"), column("a", "int64", "integer"))["a"].to_list() == [3, 4]
+    assert scanned(write("a\n3.0\n4\n"), column("a", "int64", "integer"))["a"].to_list() == [3, 4]
 
 
 @pytest.mark.parametrize(

@@ -44,25 +44,30 @@ def trimmed(values: Values, missing: Sequence[str]) -> Values:
 
 def inferred(text: Values, decimal: str = ".") -> Values:
     """Text as integers, other numbers, booleans or times, whichever fits first; as it is if none does."""
-    if text.null_count == len(text):
+    present = text.drop_null()
+    if not len(present):
         return pa.chunked_array([pa.nulls(len(text), pa.float64())])
-    for read in (_integers, lambda t: _floats(t, decimal), lambda t: pc.cast(t, pa.bool_()), times):
+    for read in (_integers, lambda t: _floats(t, decimal), _booleans, times):
         try:
-            return read(text)
+            read(present.slice(0, 100))  # a cast that fails takes long
+            result = read(text)
         except pa.ArrowInvalid:
             continue
+        codes = pa.types.is_integer(result.type) and pc.any(pc.match_substring_regex(present, "^0[0-9]+$")).as_py()
+        return text if codes else result  # 007 is a code
     return text
 
 
 def times(text: Values) -> Values:
     """ISO dates and times, in microseconds if that is enough."""
-    attempts = [pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")]
-    for kind in attempts[:-1]:
+    first = text.drop_null().slice(0, 100)
+    for kind in (pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")):
         try:
+            pc.cast(first, kind)
             return pc.cast(text, kind)
         except pa.ArrowInvalid:
             continue
-    return pc.cast(text, attempts[-1])
+    raise pa.ArrowInvalid("neither dates nor times")
 
 
 def simplified(name: str, values: Values) -> Values:
@@ -105,7 +110,7 @@ def converted(values: Values, column: Any, row: int, missing: Sequence[str], dec
         values = trimmed(values, missing)
     types = pd.api.types
     if types.is_bool_dtype(dtype):
-        result = _read(name, values, row, "true or false", lambda v: pc.cast(v, pa.bool_()))
+        result = _read(name, values, row, "true or false", _booleans)
     elif types.is_integer_dtype(dtype):
         result = _read(name, values, row, "whole numbers", lambda v: _whole(v, decimal))
     elif types.is_float_dtype(dtype):
@@ -159,10 +164,11 @@ def _read(name: str, values: Values, row: int, what: str, read: Callable[[Values
 
 
 def _integers(text: Values) -> Values:
-    numbers = pc.cast(text, pa.int64())
-    if pc.any(pc.match_substring_regex(text, r"^[+-]?0[0-9xX]")).as_py():
-        raise pa.ArrowInvalid("codes such as 007 are text")
-    return numbers
+    return pc.cast(text, pa.int64())
+
+
+def _booleans(values: Values) -> Values:
+    return pc.cast(values, pa.bool_())
 
 
 def _floats(values: Values, decimal: str) -> Values:
@@ -176,10 +182,10 @@ def _whole(values: Values, decimal: str) -> Values:
         return values
     try:
         if not pa.types.is_floating(values.type):
-            return pc.cast(values, pa.int64())
+            return _integers(values)
     except pa.ArrowInvalid:
         pass
-    return pc.cast(_floats(values, decimal), pa.int64())  # 3.0 is whole, 3.5 is not: an error
+    return _integers(_floats(values, decimal))  # 3.0 is whole, 3.5 is not: an error
 
 
 def _times_of(dtype: Any) -> Callable[[Values], Values]:

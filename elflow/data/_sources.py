@@ -91,7 +91,7 @@ class ParquetSource(Source):
 
     def _open(self) -> Any:
         try:
-            return pq.ParquetFile(self.path, buffer_size=1 << 20)  # or all of a row group is read at once
+            return pq.ParquetFile(self.path, buffer_size=1 << 20, pre_buffer=False)  # or all of a row group is read
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(f"{self.path} must be a Parquet file, got a damaged or foreign one: {error}") from None
 

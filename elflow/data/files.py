@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet
+import pyarrow.parquet as pq
 
 from elflow._checks import check_count
 from elflow._files import replacing
@@ -199,8 +199,6 @@ class TableWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._parquet is not None and kind is None:
-            self._parquet.close()
         if kind is None and not self.rows:
             nothing = ValueError(f"{self.path} must have rows, and none was written")
             self._stack.__exit__(ValueError, nothing, None)
@@ -213,7 +211,7 @@ class TableWriter:
             self._dated(frame).to_csv(self._sink, sep=self._separator, index=False, header=not self.rows)
         else:
             if self._parquet is None:
-                self._parquet = pyarrow.parquet.ParquetWriter(self._sink, _schema(frame))
+                self._parquet = self._stack.enter_context(pq.ParquetWriter(self._sink, _schema(frame)))
             table = pa.Table.from_pandas(frame, schema=self._parquet.schema, preserve_index=False)
             self._parquet.write_table(table)
         self.rows += len(frame)

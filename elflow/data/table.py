@@ -142,6 +142,13 @@ class Schema:
                 numbers.append(absent.astype(np.float64)[:, None])
         return np.concatenate(numbers, axis=1)
 
+    @property
+    def context_features(self) -> int:
+        """How many numbers `context` makes of a row."""
+        one_hot = [len(c.levels or ()) if c.kind == "category" else 0 for c in self.columns]
+        sizes = [n if 0 < n <= ONE_HOT else 1 for n in one_hot]
+        return sum(sizes) + sum(bool(column.missing) for column in self.columns)
+
     def align(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The columns of the schema in its order. Missing values are an error where they are not modelled."""
         if absent := [name for name in self.names if name not in frame.columns]:

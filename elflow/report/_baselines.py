@@ -29,7 +29,7 @@ Rows = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Baseline:
-    """The log-densities of some rows under one of them."""
+    """The log-densities of some rows under one of them, `(...)`."""
 
     name: str
     detail: str
@@ -37,10 +37,11 @@ class Baseline:
 
 
 def baselines(train: Rows, test: Rows, random_state: int) -> tuple[Baseline, ...]:
-    """Fits each on `(N, D)` rows, with its settings chosen on a part of them, and scores `(M, D)` others."""
+    """Fits each on `(N, D)` rows, with its settings chosen on a part of them, and scores `(..., D)` others."""
     middle, scale = train.mean(0), train.std(0)
     scale = np.where(scale > 0, scale, 1.0)  # a constant column stays as it is
     train, test = (train - middle) / scale, (test - middle) / scale
+    shape, test = test.shape[:-1], test.reshape(-1, test.shape[-1])
     order = np.random.default_rng(random_state).permutation(len(train))
     inner = min(max(1, round(INNER * len(train))), MOST_INNER)
     chosen_by, fitted_to = train[order[:inner]], train[order[inner:]]
@@ -48,7 +49,8 @@ def baselines(train: Rows, test: Rows, random_state: int) -> tuple[Baseline, ...
         *_gaussians(train, test, fitted_to, chosen_by, random_state),
         _kernels(train, test, fitted_to, chosen_by),
     )
-    return tuple(Baseline(one.name, one.detail, one.log_density - np.log(scale).sum()) for one in found)
+    volume = np.log(scale).sum()
+    return tuple(Baseline(one.name, one.detail, one.log_density.reshape(shape) - volume) for one in found)
 
 
 def _gaussians(train: Rows, test: Rows, fitted_to: Rows, chosen_by: Rows, random_state: int) -> list[Baseline]:

@@ -37,6 +37,8 @@ class Marginal:
     name: str
     kind: str
     labels: tuple[str, ...]
+    others: int
+    """How many labels there are besides."""
     edges: Floats
     real: Floats
     sampled: Floats
@@ -71,7 +73,8 @@ class TwoSample:
     rows: int
     """Of either kind."""
     telling: tuple[tuple[str, float], ...]
-    """The columns that it tells them by, with how much of the AUC goes when they are shuffled; the first goes most."""
+    """The columns that it tells them by, with how much of the AUC goes when they are shuffled; none where
+    it hardly tells them apart."""
 
 
 def marginal(column: Column) -> Marginal:
@@ -79,20 +82,20 @@ def marginal(column: Column) -> Marginal:
     real, sampled = column.real[~np.isnan(column.real)], column.sampled[~np.isnan(column.sampled)]
     missing = (1 - len(real) / len(column.real), 1 - len(sampled) / len(column.sampled))
     if column.labelled:
-        bins = np.arange(max(len(column.labels), 1) + 1) - 0.5
+        bins = np.arange(max(len(column.labels), 1) + 1, dtype=np.float64) - 0.5
         a, b = _shares(real, bins), _shares(sampled, bins)
         distance, labels = float(np.abs(a - b).sum() / 2), column.labels
         if len(labels) > MOST_LABELS:
-            most = np.sort(np.argsort(-a, kind="stable")[: MOST_LABELS - 1])
-            labels = (*(labels[k] for k in most), f"({len(labels) - len(most)} others)")
-            a, b = (np.append(shares[most], shares.sum() - shares[most].sum()) for shares in (a, b))
-        return Marginal(column.name, column.kind, labels, bins[: len(labels) + 1], a, b, missing, distance)
+            most = np.sort(np.argsort(-a, kind="stable")[:MOST_LABELS])
+            labels, a, b = tuple(labels[k] for k in most), a[most], b[most]
+        others = len(column.labels) - len(labels)
+        return Marginal(column.name, column.kind, labels, others, bins, a, b, missing, distance)
     edges = _edges(column.kind, real if len(real) else sampled)
     distance = float(stats.ks_2samp(real, sampled, method="asymp").statistic) if len(real) and len(sampled) else 1.0
     if not len(real) and not len(sampled):
         distance = 0.0
     return Marginal(
-        column.name, column.kind, (), edges, _shares(real, edges), _shares(sampled, edges), missing, distance
+        column.name, column.kind, (), 0, edges, _shares(real, edges), _shares(sampled, edges), missing, distance
     )
 
 
@@ -125,11 +128,11 @@ def dependent(columns: tuple[Column, ...], count: int) -> tuple[int, ...]:
     for i in range(len(columns)):
         for j in range(i):
             information[i, j] = information[j, i] = _information(cells[i], cells[j])
-    chosen = [*np.unravel_index(int(information.argmax()), information.shape)]
+    chosen = [int(k) for k in np.unravel_index(int(information.argmax()), information.shape)]
     while len(chosen) < count:
         rest = [k for k in range(len(columns)) if k not in chosen]
         chosen.append(max(rest, key=lambda k: information[k, chosen].max()))
-    return tuple(sorted(int(k) for k in chosen))
+    return tuple(sorted(chosen))
 
 
 def _cells(values: Floats, count: int = 8) -> NDArray[np.int64]:
@@ -187,9 +190,10 @@ def two_sample(columns: tuple[Column, ...], random_state: int) -> TwoSample | No
                 classifier, x[test], y[test], scoring="roc_auc", n_repeats=3, random_state=random_state
             )
             drops = importance.importances_mean
+    auc, error = float(np.mean(aucs)), float(np.sqrt(np.sum(variances)) / FOLDS)
     order = [int(k) for k in np.argsort(-drops, kind="stable")[:3] if drops[k] > 0.01]
-    telling = tuple((columns[k].name, float(drops[k])) for k in order)
-    return TwoSample(float(np.mean(aucs)), float(np.sqrt(np.sum(variances)) / FOLDS), count, telling)
+    telling = tuple((columns[k].name, float(drops[k])) for k in order) if auc > 0.5 + 2 * error else ()
+    return TwoSample(auc, error, count, telling)
 
 
 def _seen(column: Column, values: Floats) -> Floats:

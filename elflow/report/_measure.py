@@ -9,7 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.special import logsumexp
+from sklearn.utils.validation import check_is_fitted
 
+from elflow.data.table import kind_of_table
+from elflow.estimator import DRAWS, FlowDensity
 from elflow.report._baselines import baselines
 from elflow.report._compare import (
     Correlations,
@@ -126,8 +130,13 @@ class Findings:
         return max(self.scores[1:], key=lambda score: score.mean)
 
 
-def measure(est: Any, X: Any, context: Any, rows: int, random_state: int) -> Findings:
+def measure(est: FlowDensity, X: Any, context: Any, rows: int, random_state: int) -> Findings:
     """Everything in a report on this model and this table."""
+    if not isinstance(est, FlowDensity):
+        raise TypeError(f"est must be a fitted elflow.FlowDensity, got {type(est).__name__}")
+    check_is_fitted(est, "model_")
+    if kind_of_table(X) == "numpy":
+        X = np.asarray(X)
     count = len(X)
     if count < FEWEST_ROWS:
         raise ValueError(f"X must have at least {FEWEST_ROWS} rows for a report, got {count}")
@@ -143,11 +152,7 @@ def measure(est: Any, X: Any, context: Any, rows: int, random_state: int) -> Fin
 
     log_density = est.score_samples(seen, context=given)
     ours, others = log_density[: len(test)], log_density[len(test) :]
-    z, log_volume = est.encode(seen, context=given)
-    scores = [_score("This model", est.flow, ours, ours)]
-    for baseline in baselines(z[len(test) :], z[: len(test)], random_state):
-        theirs = baseline.log_density + log_volume[: len(test)]
-        scores.append(_score(baseline.name, baseline.detail, theirs, ours))
+    scores = [_score("This model", est.flow, ours, ours), *_baselines(est, seen, len(test), ours, random_state)]
 
     compared = np.arange(min(len(looked_at), MOST_SAMPLES))
     n_samples = len(compared) if context is not None else max(len(compared), FEWEST_SAMPLES)
@@ -202,12 +207,22 @@ def _split(held_out: NDArray[np.bool_] | None, count: int, rows: int, rng: np.ra
     return test, train[: rows - len(test)]
 
 
+def _baselines(est: FlowDensity, seen: Any, n_test: int, ours: Floats, random_state: int) -> list[Score]:
+    """The baselines' scores, in the units of the data and with as many points of each discrete value as the model's."""
+    test, train = take(seen, np.arange(n_test)), take(seen, np.arange(n_test, len(seen)))
+    draws = [est.encode(test, random_state=draw) for draw in range(DRAWS if est.schema_.cells else 1)]
+    z, log_volume = (np.stack(parts) for parts in zip(*draws, strict=True))
+    scores = []
+    for baseline in baselines(est.encode(train)[0], z, random_state):
+        theirs = logsumexp(baseline.log_density + log_volume, axis=0) - np.log(len(draws))
+        scores.append(_score(baseline.name, baseline.detail, theirs, ours))
+    return scores
+
+
 def _score(name: str, detail: str, log_density: Floats, ours: Floats) -> Score:
     with np.errstate(invalid="ignore"):
         gains = np.where(ours == log_density, 0.0, ours - log_density)  # no gain where both say impossible
-    return Score(
-        name, detail, float(log_density.mean()), _error(log_density), float(gains.mean()), _error(gains)
-    )
+    return Score(name, detail, float(log_density.mean()), _error(log_density), float(gains.mean()), _error(gains))
 
 
 def _difference(a: Floats, b: Floats) -> float:
@@ -220,14 +235,14 @@ def _error(values: Floats) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 and np.isfinite(values).all() else np.nan
 
 
-def _draw(est: Any, count: int, context: Any, random_state: int) -> Any:
+def _draw(est: FlowDensity, count: int, context: Any, random_state: int) -> Any:
     """Samples; under a context one for each of its rows."""
     if context is None:
         return est.sample(count, random_state=random_state)
     return est.sample(1, context=context, random_state=random_state)
 
 
-def _classified(est: Any, pictured: tuple[Column, ...], context: Any, count: int) -> tuple[Column, ...]:
+def _classified(est: FlowDensity, pictured: tuple[Column, ...], context: Any, count: int) -> tuple[Column, ...]:
     """The first rows of each column, real and sampled, and those of the context, which both have in common."""
     first = [Column(c.name, c.kind, c.real[:count], c.sampled[:count], c.labels) for c in pictured]
     if context is not None:
@@ -236,7 +251,7 @@ def _classified(est: Any, pictured: tuple[Column, ...], context: Any, count: int
     return tuple(first)
 
 
-def _pits(est: Any, pictured: tuple[Column, ...], test: Any, context: Any) -> tuple[Pit, ...]:
+def _pits(est: FlowDensity, pictured: tuple[Column, ...], test: Any, context: Any) -> tuple[Pit, ...]:
     some = np.arange(min(len(test), MOST_PIT_ROWS))
     test, context = take(test, some), take(context, some)
     found = []
@@ -249,7 +264,7 @@ def _pits(est: Any, pictured: tuple[Column, ...], test: Any, context: Any) -> tu
 
 
 def _anomalies(
-    est: Any,
+    est: FlowDensity,
     seen: Any,
     context: Any,
     numbers: Ints,

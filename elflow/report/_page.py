@@ -23,9 +23,12 @@ MOST_MARGINALS = 16
 MOST_VALUES = 20
 """Columns in the table of anomalous rows."""
 LEVELS = {"good": "Good.", "fair": "Fair.", "look": "Look here.", "": ""}
-REAL_AND_SAMPLED = (
-    '<p class="legend"><span class="real">real rows</span><span class="sampled">sampled rows</span></p>'
-)
+STOPPED = {
+    "patience": "Training ended when held-out rows no longer gained.",
+    "max_steps": "Training ended after the number of steps that it was given.",
+    "time_limit": "Training ended when its time was up; it may get better with more.",
+}
+REAL_AND_SAMPLED = '<p class="legend"><span class="real">real rows</span><span class="sampled">sampled rows</span></p>'
 CONTENT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """What a browser may load for the page: nothing. Neither may it run anything."""
 
@@ -72,7 +75,7 @@ def _head(found: Findings) -> str:
     lead = (
         f"A flow of the kind <b>{text(found.flow)}</b> with {_count(found.n_parameters, 'parameter')} for "
         f"{_count(len(found.kinds), 'column')} ({kinds}){context}, fitted to {_count(found.n_rows, 'row')} in "
-        f"{_duration(found.seconds)}. Training ended: {text(found.stopped)}."
+        f"{_duration(found.seconds)}. {STOPPED.get(found.stopped, f'Training ended: {text(found.stopped)}.')}"
     )
     tiles = "".join(_tile(verdict) for verdict in verdicts(found))
     return (
@@ -94,9 +97,7 @@ def _tile(verdict: Verdict) -> str:
 def _training(found: Findings) -> str:
     if not found.history:
         return _card("training", "Training", "<p>This model has no record of its training.</p>")
-    legend = (
-        '<p class="legend"><span class="real">training rows</span><span class="sampled">held-out rows</span></p>'
-    )
+    legend = '<p class="legend"><span class="real">training rows</span><span class="sampled">held-out rows</span></p>'
     note = "The dot is the best round, whose weights were kept. Earlier rounds may lie below the picture."
     return _card("training", "Training", legend + _plots.training(found.history) + _note(note))
 
@@ -104,8 +105,7 @@ def _training(found: Findings) -> str:
 def _likelihood(found: Findings) -> str:
     rows = [
         (
-            score.name,
-            text(score.detail),
+            f"{score.name}<small>{text(score.detail)}</small>",
             decimals(score.mean, score.error),
             "" if score is found.scores[0] else decimals(score.gain, score.gain_error, signed=True),
         )
@@ -114,12 +114,13 @@ def _likelihood(found: Findings) -> str:
     if found.held_out:
         how = (
             f"All are scored on {_count(found.n_test, 'row')} that no model was fitted to. They did choose when the "
-            f"training of this one stopped, which flatters it slightly. The baselines were fitted to {found.n_train:,} others."
+            f"training of this one stopped, which flatters it slightly. The baselines were fitted to {found.n_train:,} "
+            "others."
         )
     else:
         how = (
-            f"This is not the table that the model was fitted to, so it was split in halves: the baselines were fitted to "
-            f"{found.n_train:,} rows, and all are scored on the {found.n_test:,} others."
+            "This is not the table that the model was fitted to, so it was split in halves: the baselines were fitted "
+            f"to {found.n_train:,} rows, and all are scored on the {found.n_test:,} others."
         )
     if found.n_context:
         how += " The baselines do not see the context."
@@ -127,7 +128,7 @@ def _likelihood(found: Findings) -> str:
         " Bars are two standard errors either way; gains are of this model, row by row. Components and bandwidth were "
         "chosen on a fifth of the baselines' rows."
     )
-    table = _table(("", "", "nats per row", "gain"), rows, "wraps")
+    table = _table(("", "nats per row", "gain"), rows)
     return _card("likelihood", "Held-out likelihood", _plots.likelihood(found.scores) + table + _note(how))
 
 
@@ -135,12 +136,10 @@ def _marginals(found: Findings) -> str:
     shown = found.marginals[:MOST_MARGINALS]
     figures = "".join(_marginal(marginal, f"marginal-{k}") for k, marginal in enumerate(shown))
     rest = len(found.marginals) - len(shown)
-    note = "The difference is the greatest between the two distribution functions, or half the sum over categories."
-    note += f" The {len(shown)} columns that differ most; {rest} others differ less." if rest else ""
+    note = "The difference is the greatest between the two distribution functions, or half the sum over categories; "
+    note += f"{rest} other columns differ less." if rest else "the column that differs most comes first."
     note += " Pictures leave out the outermost half per cent on either side."
-    return _card(
-        "marginals", "Each column", REAL_AND_SAMPLED + f'<div class="small">{figures}</div>' + _note(note)
-    )
+    return _card("marginals", "Each column", REAL_AND_SAMPLED + f'<div class="small">{figures}</div>' + _note(note))
 
 
 def _marginal(marginal: Marginal, name: str) -> str:
@@ -154,12 +153,19 @@ def _marginal(marginal: Marginal, name: str) -> str:
 def _bars(marginal: Marginal) -> str:
     """A list with two bars for each label, which is text and not part of a picture."""
     most = max(marginal.real.max(), marginal.sampled.max(), 1e-9)
-    items = "".join(
-        f'<li title="{text(label)}: {real:.1%} of real, {sampled:.1%} of sampled rows"><span>{text(label) or "&nbsp;"}</span>'
-        f'<div><i class="real" style="--w:{real / most:.3f}"></i><i class="sampled" style="--w:{sampled / most:.3f}"></i></div></li>'
-        for label, real, sampled in zip(marginal.labels, marginal.real, marginal.sampled, strict=True)
-    )
-    return f'<ul class="bars">{items}</ul>'
+    items = []
+    for label, real, sampled in zip(marginal.labels, marginal.real, marginal.sampled, strict=True):
+        shares = f"{real:.1%} of real, {sampled:.1%} of sampled rows"
+        bars = "".join(
+            f'<i class="{which}" style="--w:{share / most:.3f}"></i>'
+            for which, share in (("real", real), ("sampled", sampled))
+        )
+        items.append(
+            f'<li title="{text(label)}: {shares}"><span>{text(label) or "&nbsp;"}</span><div>{bars}</div></li>'
+        )
+    if marginal.others:
+        items.append(f'<li class="others">and {_count(marginal.others, "other")}</li>')
+    return f'<ul class="bars">{"".join(items)}</ul>'
 
 
 def _pairs(found: Findings, random_state: int) -> str:
@@ -176,9 +182,8 @@ def _pairs(found: Findings, random_state: int) -> str:
                 k += 1
                 source = _plots.scatter(across, up, which, random_state)
                 place = f"--r:{row + 1};--c:{column + 1};--k:{k}"
-                cells.append(
-                    f'<figure style="{place}" title="{which}: {axes}"><img src="{source}" alt="{which} rows: {axes}"></figure>'
-                )
+                image = f'<img src="{source}" alt="{which} rows: {axes}">'
+                cells.append(f'<figure style="{place}" title="{which}: {axes}">{image}</figure>')
             k += 1
     how = "Real rows below the diagonal, sampled ones above; a picture has the same axes as its mirror image."
     if len(found.columns) > len(chosen):
@@ -200,9 +205,9 @@ def _pits(found: Findings) -> str:
         '<span class="band">where 95 % of uniform bins lie</span></p>'
     )
     how = (
-        f"Where {_rows_judged(found, len(found.pits[0].values))} lie in the model's distribution of one column given all "
-        "others, from 0 (lower than all) to 1. If the model is right, the histogram is flat; a hump in the middle means "
-        "distributions that are too wide, peaks at the ends too narrow, a slope too low or too high."
+        f"Where {_rows_judged(found, len(found.pits[0].values))} lie in the model's distribution of one column given "
+        "the others, from 0 (lower than all) to 1. If the model is right, the histogram is flat; a hump in the middle "
+        "means distributions that are too wide, peaks at the ends too narrow, a slope too low or too high."
     )
     return _card("pit", "Calibration", legend + f'<div class="small">{figures}</div>' + _note(how))
 
@@ -220,20 +225,18 @@ def _correlations(found: Findings) -> str:
     difference = both.sampled - both.real
     limit = max(0.1, float(np.abs(difference).max()))
     maps = "".join(
-        f"<figure><figcaption><b>{title}</b>from −{most:.2g} to {most:.2g}</figcaption>"
+        f"<figure><figcaption><b>{title}</b>from &minus;{most:.2g} to {most:.2g}</figcaption>"
         f"{_plots.heat(values, both.names, most, f'heat-{k}', f'{title}: rank correlations')}</figure>"
         for k, (title, values, most) in enumerate(
             [("Real", both.real, 1.0), ("Sampled", both.sampled, 1.0), ("Difference", difference, limit)]
         )
     )
-    legend = (
-        '<p class="legend"><span class="positive">positive</span><span class="negative">negative</span></p>'
-    )
+    legend = '<p class="legend"><span class="positive">positive</span><span class="negative">negative</span></p>'
     rows = [
-        (f"{text(a)} × {text(b)}", decimals(real), decimals(sampled), decimals(sampled - real, signed=True))
+        (f"{text(a)} &times; {text(b)}", decimals(real), decimals(sampled), decimals(sampled - real, signed=True))
         for a, b, real, sampled in both.largest_differences(5)
     ]
-    table = _table(("largest differences", "real", "sampled", "difference"), rows, "wraps")
+    table = _table(("largest differences", "real", "sampled", "difference"), rows)
     note = "Spearman's rank correlations; categories count by their frequency."
     if len(found.columns) > len(both.names):
         note += f" The first {len(both.names)} of {len(found.columns)} columns."
@@ -251,11 +254,13 @@ def _anomalies(found: Findings) -> str:
         + "</tr>"
         for one in found.anomalies
     )
-    table = f"<table><thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead><tbody>{body}</tbody></table>"
+    table = (
+        f"<table><thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead><tbody>{body}</tbody></table>"
+    )
     note = (
-        f"The {len(found.anomalies)} least likely of {_count(found.looked_at, 'row')}, counted from 0; the percentile is among "
-        "the training rows. Values in red are far out in their own column already; in a row without any, it is the "
-        "combination that is unlikely."
+        f"The {len(found.anomalies)} least likely of {_count(found.looked_at, 'row')}, counted from 0; the "
+        "percentile is among the training rows. Values in red are far out in their own column already; in a row "
+        "without any, it is the combination that is unlikely."
     )
     if len(shown) < len(found.columns):
         note += f" {len(found.columns) - len(shown)} columns are not shown."
@@ -264,11 +269,11 @@ def _anomalies(found: Findings) -> str:
 
 def _cell(value: Any, extreme: bool) -> str:
     if pd.isna(value):
-        words = "–"
+        words = "&ndash;"
     elif isinstance(value, bool | np.bool_ | str | pd.Timestamp):
         words = text(value)
     elif isinstance(value, float | np.floating):
-        words = f"{value:.5g}".replace("-", "−")
+        words = f"{value:.5g}".replace("-", "&minus;")
     else:
         words = text(value)
     return f'<td title="{text(value)}"{" class=extreme" if extreme else ""}>{words}</td>'
@@ -280,13 +285,14 @@ def _two_sample(found: Findings) -> str:
         return _card("two-sample", "Two-sample test", "<p>There are too few rows to train a classifier on.</p>")
     gauge = _gauge(test.auc, decimals(test.auc, test.error), (0.5, 1.0), AUC_LIMITS, float, "{:g}")
     how = (
-        f"A gradient-boosting classifier tries to tell {_rows_judged(found, test.rows)} from as many samples, in five-fold "
-        "cross-validation. At 0.5 it can only guess; at 1 it is always right. It also notices details such as rounding."
+        f"A gradient-boosting classifier tries to tell {_rows_judged(found, test.rows)} from as many samples, in "
+        "five-fold cross-validation. At 0.5 it can only guess; at 1 it is always right. It also notices details such "
+        "as rounding."
     )
     if found.n_context:
         how += " It sees the context."
     if test.telling:
-        how += " What it goes by most: " + ", ".join(f"{text(name)} (−{drop:.2f})" for name, drop in test.telling)
+        how += " What it goes by most: " + ", ".join(f"{text(name)} (&minus;{drop:.2f})" for name, drop in test.telling)
         how += "; in brackets, what of the AUC is lost without."
     return _card("two-sample", "Two-sample test", gauge + _note(how))
 
@@ -298,8 +304,8 @@ def _inverse(found: Findings) -> str:
         shown = f"{residual:.1e}"
         gauge = _gauge(max(residual, 1e-9), shown, (1e-9, 1.0), RESIDUAL_LIMITS, math.log10, "{:.0e}")
     how = (
-        f"The greatest |f(f⁻¹(z)) − z| over the latent points z of {_count(found.n_inverted, 'row')}: how far a sample is from "
-        "what it was drawn from. Below 0.001 it is rounding."
+        "How far f(f<sup>&minus;1</sup>(z)) is from z at most, relative to 1 + |z|, over the latent points z of "
+        f"{_count(found.n_inverted, 'row')}: how far a sample is from what it was drawn from. Below 0.001 it is rounding."
     )
     return _card("inverse", "Inverse residual", gauge + _note(how))
 
@@ -319,17 +325,17 @@ def _gauge(
         return f"{100 * min(max(share, 0.0), 1.0):.1f}%"
 
     first, second = (at(limit) for limit in limits)
-    zones = (
-        f"linear-gradient(90deg,var(--good) {first},var(--fair) {first},var(--fair) {second},var(--look) {second})"
-    )
+    zones = f"linear-gradient(90deg,var(--good) {first},var(--fair) {first},var(--fair) {second},var(--look) {second})"
     ticks = "".join(f'<i style="--at:{at(x)}">{form.format(x)}</i>' for x in (*ends, *limits))
     return f'<div class="gauge" style="--zones:{zones}"><b style="--at:{at(value)}">{shown}</b>{ticks}</div>'
 
 
 def _rows_judged(found: Findings, count: int) -> str:
     if not found.judged_held_out:
-        return f"{_count(count, 'row')} (training rows among them, since few are held out)" if found.held_out else (
-            f"{_count(count, 'row')} of this table"
+        return (
+            f"{_count(count, 'row')} (training rows among them, since few are held out)"
+            if found.held_out
+            else (f"{_count(count, 'row')} of this table")
         )
     return f"{_count(count, 'held-out row')}" if found.held_out else f"{_count(count, 'row')} of this table"
 
@@ -340,11 +346,11 @@ def _looked_at(found: Findings) -> str:
     return f"It looks at {found.looked_at:,} of the {found.table_rows:,} rows of the table, drawn at random."
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]], kind: str) -> str:
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Of HTML that is safe already."""
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<table class="figures"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def _card(name: str, title: str, content: str) -> str:

@@ -23,7 +23,7 @@ from scipy import stats
 
 from elflow.report._compare import MIDDLE, Marginal
 from elflow.report._measure import Pit, Score
-from elflow.report._tables import Column, plain
+from elflow.report._tables import MINUS, Column, plain
 
 __all__ = ["heat", "histogram", "likelihood", "pit", "scatter", "training"]
 
@@ -48,7 +48,7 @@ STYLE: Any = {
     "axes.linewidth": 1,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "font.size": 10,
+    "font.size": 12,
     "svg.fonttype": "none",
     "text.color": INK,
     "text.parse_math": False,
@@ -98,7 +98,7 @@ def _number(value: float, _: int = 0) -> str:
             break
     else:
         suffix = ""
-    return f"{value:.6g}{suffix}".replace("-", "−")
+    return f"{value:.6g}{suffix}".replace("-", MINUS)
 
 
 def _ticks(axis: Any, count: int) -> None:
@@ -111,7 +111,7 @@ def training(history: Sequence[dict[str, float]]) -> str:
     step, seconds, fit, held = (
         np.array([entry[key] for entry in history], float) for key in ("step", "seconds", "training", "validation")
     )
-    with _drawing(440, 250, (52, 14, 40, 40)) as (figure, axes):
+    with _drawing(440, 400, (62, 16, 48, 48)) as (figure, axes):
         axes.grid(color=LINE, linewidth=0.6)
         axes.plot(step, fit, color=REAL, linewidth=1.4, marker="o" if len(step) < 3 else None, markersize=4)
         axes.plot(step, held, color=SAMPLED, linewidth=1.8, marker="o" if len(step) < 3 else None, markersize=4)
@@ -156,7 +156,7 @@ def likelihood(scores: Sequence[Score]) -> str:
     near = sorted(abs(s.mean - ours.mean) for s in shown[1:]) if np.isfinite(ours.mean) else []
     reach = max(8 * near[0], 12 * error[ours.name], 0.5) if near else np.inf
     shown = [s for s in shown if not s.mean < ours.mean - reach]
-    with _drawing(440, 56 + 44 * len(scores), (118, 18, 40, 8)) as (figure, axes):
+    with _drawing(440, 62 + 40 * len(scores), (132, 20, 50, 6)) as (figure, axes):
         axes.grid(axis="x", color=LINE, linewidth=0.6)
         for at, score in enumerate(scores):
             colour = SAMPLED if at == 0 else REAL
@@ -166,11 +166,11 @@ def likelihood(scores: Sequence[Score]) -> str:
             else:
                 place = axes.get_yaxis_transform()
                 axes.plot(0.02, at, "<", color=colour, markersize=8, transform=place)
-                text = "impossible" if not np.isfinite(score.mean) else f"{score.mean:,.4g}".replace("-", "−")
+                text = "impossible" if not np.isfinite(score.mean) else f"{score.mean:,.4g}".replace("-", MINUS)
                 axes.text(0.06, at, text, va="center", color=SOFT, transform=place)
         axes.set_ylim(len(scores) - 0.5, -0.5)
         axes.set_yticks(range(len(scores)), [score.name for score in scores])
-        axes.tick_params(axis="y", length=0, labelcolor=INK, labelsize=11)
+        axes.tick_params(axis="y", length=0, labelcolor=INK, labelsize=13)
         axes.spines["left"].set_visible(False)
         axes.margins(x=0.08)
         _ticks(axes.xaxis, 5)
@@ -181,7 +181,7 @@ def likelihood(scores: Sequence[Score]) -> str:
 def histogram(marginal: Marginal, name: str) -> str:
     """The shares of real rows as an area, those of sampled rows as a line."""
     edges = marginal.edges / 86400 if marginal.kind == "datetime" else marginal.edges
-    with _drawing(190, 112, (8, 8, 20, 5)) as (figure, axes):
+    with _drawing(180, 108, (14, 14, 21, 4)) as (figure, axes):
         axes.stairs(marginal.real, edges, fill=True, color=REAL, alpha=0.35, linewidth=0)
         axes.stairs(marginal.sampled, edges, color=SAMPLED, linewidth=1.6)
         axes.set_xlim(edges[0], edges[-1])
@@ -202,7 +202,7 @@ def pit(found: Pit, name: str) -> str:
     count = len(found.values)
     low, high = stats.binom.ppf([0.025, 0.975], count, 1 / PIT_BINS) / count * PIT_BINS
     shares = np.histogram(found.values, PIT_BINS, (0, 1))[0] / count * PIT_BINS
-    with _drawing(190, 112, (8, 8, 20, 5)) as (figure, axes):
+    with _drawing(180, 108, (14, 14, 21, 4)) as (figure, axes):
         axes.stairs(shares, np.linspace(0, 1, PIT_BINS + 1), fill=True, color=SAMPLED, alpha=0.7, linewidth=0)
         axes.axhspan(low, high, color=SOFT, alpha=0.22, linewidth=0)
         axes.axhline(1, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
@@ -217,12 +217,14 @@ def pit(found: Pit, name: str) -> str:
 def scatter(across: Column, up: Column, which: str, random_state: int) -> str:
     """Points of real or of sampled rows, as the address of a PNG. Both kinds get the same axes."""
     x, y = (getattr(column, which) for column in (across, up))
-    some = np.flatnonzero(~np.isnan(x) & ~np.isnan(y))[:MOST_POINTS]
+    most = min(len(across.real), len(across.sampled), MOST_POINTS)  # as many of either kind, or one looks denser
+    some = np.flatnonzero(~np.isnan(x[:most]) & ~np.isnan(y[:most]))
     rng = np.random.default_rng(random_state)
-    with _drawing(150, 150, (0, 0, 0, 0)) as (figure, axes):
+    with _drawing(180, 180, (0, 0, 0, 0)) as (figure, axes):
         x, y = (_apart(column, values[some], rng) for column, values in ((across, x), (up, y)))
-        opacity = float(np.clip(12 / np.sqrt(len(some) + 1), 0.3, 0.8))
-        axes.scatter(x, y, s=3.5, color=DOTS[which], alpha=opacity, linewidths=0)
+        room = 1 / np.sqrt(len(some) + 1)
+        opacity, size = np.clip(16 * room, 0.4, 0.85), np.clip(110 * room, 4, 16)
+        axes.scatter(x, y, s=size, color=DOTS[which], alpha=opacity, linewidths=0)
         axes.set_xlim(_range(across))
         axes.set_ylim(_range(up))
         axes.axis("off")
@@ -256,13 +258,13 @@ def heat(values: Floats, names: Sequence[str], limit: float, name: str, label: s
     image[..., 3] = strength**0.8
     with _drawing(300, 300, (76, 4, 76, 4) if named else (4, 4, 4, 4)) as (figure, axes):
         axes.imshow(image, interpolation="none")
-        axes.tick_params(length=0, labelcolor=INK)
+        axes.tick_params(length=0, labelcolor=INK, labelsize=10)
         short = [one if len(one) <= 12 else f"{one[:11]}…" for one in map(plain, names)] if named else []
         axes.set_xticks(range(len(short)), short, rotation=90)
         axes.set_yticks(range(len(short)), short)
         for spine in axes.spines.values():
             spine.set_visible(True)
         for i, j in np.ndindex(values.shape) if count <= 6 else ():
-            text = f"{values[i, j]:.2f}".replace("-", "−")
-            axes.text(j, i, text, ha="center", va="center", fontsize=9)
+            text = f"{values[i, j]:.2f}".replace("-", MINUS)
+            axes.text(j, i, text, ha="center", va="center", fontsize=10)
         return _svg(figure, name, label)

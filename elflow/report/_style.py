@@ -15,6 +15,7 @@ CSS = """
     --page: #10151b; --card: #19212a; --ink: #e5ebf1; --soft: #9caab8; --line: #34404d;
     --real: #68a8ea; --sampled: #f29b56; --good: #53c78e; --fair: #e2ac45; --look: #f47f75;
   }
+  .pairs img { filter: brightness(1.35); }
 }
 * { box-sizing: border-box; }
 body {
@@ -27,9 +28,10 @@ h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 6px; letter-spacing: -0.02
 h2 { font-size: 1.2rem; margin: 0 0 4px; letter-spacing: -0.01em; }
 p { margin: 0 0 12px; }
 .soft, .lead, figcaption, .note { color: var(--soft); }
-.note { font-size: 0.875rem; max-width: 72ch; }
+.note { font-size: 0.875rem; max-width: 84ch; margin: 12px 0 0; }
 .card {
-  background: var(--card); border: 1px solid var(--line); border-radius: 14px; padding: 20px; margin: 18px 0; min-width: 0;
+  background: var(--card); border: 1px solid var(--line); border-radius: 14px; padding: 20px;
+  margin: 18px 0; min-width: 0;
 }
 .two { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 18px; margin: 18px 0; }
 .two > .card { margin: 0; }
@@ -58,13 +60,22 @@ figcaption b { color: var(--ink); font-weight: 600; display: block; }
 .real { --swatch: var(--real); } .sampled { --swatch: var(--sampled); }
 .band { --swatch: color-mix(in srgb, var(--soft) 35%, transparent); }
 .positive { --swatch: #764ac7; } .negative { --swatch: #1a9985; }
-.small { display: grid; grid-template-columns: repeat(auto-fill, minmax(190px, 1fr)); gap: 18px 20px; align-items: start; }
+.small {
+  display: grid; grid-template-columns: repeat(auto-fill, minmax(215px, 1fr)); gap: 18px 20px; align-items: start;
+}
 .bars { list-style: none; margin: 6px 0 0; padding: 0; font-size: 0.75rem; line-height: 1.3; }
-.bars li { display: grid; grid-template-columns: minmax(0, 5fr) minmax(0, 6fr); gap: 8px; align-items: center; padding: 1px 0; }
+.bars li {
+  display: grid; grid-template-columns: minmax(0, 5fr) minmax(0, 6fr); gap: 8px; align-items: center; padding: 1px 0;
+}
 .bars span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; color: var(--soft); }
-.bars i { display: block; height: 5px; border-radius: 0 2px 2px 0; background: var(--swatch); width: calc(100% * var(--w)); }
+.bars i {
+  display: block; height: 5px; border-radius: 0 2px 2px 0; background: var(--swatch); width: calc(100% * var(--w));
+}
 .bars i.real { opacity: 0.55; }
-.pairs { display: grid; grid-template-columns: repeat(var(--n), minmax(0, 1fr)); gap: 8px; max-width: 960px; margin: 0 auto; }
+.bars .others { display: block; color: var(--soft); }
+.pairs {
+  display: grid; grid-template-columns: repeat(var(--n), minmax(0, 1fr)); gap: 8px; max-width: 960px; margin: 0 auto;
+}
 .pairs > * { grid-row: var(--r); grid-column: var(--c); }
 .pairs figure { border: 1px solid var(--line); border-radius: 8px; overflow: hidden; }
 .pairs .self {
@@ -82,8 +93,10 @@ td { max-width: 16rem; overflow: hidden; text-overflow: ellipsis; }
 th:first-child, td:first-child { text-align: left; }
 tr:last-child td { border-bottom: 0; }
 td.extreme { color: var(--look); font-weight: 650; }
-.wraps td { white-space: normal; }
-.gauge { position: relative; margin: 34px 8px 30px; height: 10px; border-radius: 5px; background: var(--zones); opacity: 0.95; }
+td small { display: block; color: var(--soft); }
+table.figures { margin: 10px 0 0; }
+.figures td:first-child { white-space: normal; overflow-wrap: anywhere; }
+.gauge { position: relative; margin: 34px 8px 30px; height: 10px; border-radius: 5px; background: var(--zones); }
 .gauge b, .gauge i { position: absolute; transform: translateX(-50%); font-size: 0.8rem; white-space: nowrap; }
 .gauge b { bottom: 16px; left: var(--at); }
 .gauge b::after {
@@ -104,6 +117,8 @@ footer { max-width: 1120px; margin: 0 auto; padding: 4px 20px 40px; font-size: 0
   .card { padding: 14px; border-radius: 12px; }
   .tile { padding: 11px 12px; }
   .tile .value { font-size: 1.3rem; }
+  th, td { padding: 5px 6px; }
+  table.figures { font-size: 0.78rem; }
   .small { grid-template-columns: repeat(auto-fill, minmax(145px, 1fr)); gap: 16px 14px; }
   .pairs { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 6px; }
   .pairs > * { grid-row: auto; grid-column: auto; order: var(--k); }

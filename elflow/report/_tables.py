@@ -12,15 +12,19 @@ from sklearn.utils import _safe_indexing
 
 from elflow.data.table import as_frame
 
-__all__ = ["Column", "columns", "frame", "plain", "take"]
+__all__ = ["MINUS", "Column", "columns", "frame", "plain", "take"]
 
 LABELLED = ("category", "boolean")
 """The kinds whose values are names: they have no order and no distance."""
+MINUS = "\N{MINUS SIGN}"
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the real and of the sampled rows, as floats: NaN where missing, seconds for times, codes for labels."""
+    """One column of the real and of the sampled rows, as floats.
+
+    NaN where a value is missing, seconds for times, codes for labels.
+    """
 
     name: str
     kind: str

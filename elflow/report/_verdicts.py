@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from elflow.report._measure import Findings
+from elflow.report._tables import MINUS
 
 __all__ = ["AUC_LIMITS", "RESIDUAL_LIMITS", "Verdict", "decimals", "verdicts"]
 
@@ -16,6 +17,10 @@ OVERFITTED = (0.02, 0.1)
 """The same for the gap between training and held-out rows, in nats for each column."""
 STRANGE = (0.05, 0.25)
 """The same for how much less likely a new table is than the rows that were held out when the model was fitted."""
+
+
+FEW = 20
+"""Held-out rows, below which likelihoods say little."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,12 @@ def verdicts(found: Findings) -> tuple[Verdict, ...]:
 def decimals(value: float, error: float = math.nan, signed: bool = False) -> str:
     """A number, with its standard error where there is one; two digits of the error count."""
     if not math.isfinite(value):
-        return "undefined" if math.isnan(value) else ("∞" if value > 0 else "−∞")
+        return "undefined" if math.isnan(value) else ("∞" if value > 0 else f"{MINUS}∞")
     places = 2
     if math.isfinite(error) and error > 0:
         places = min(max(1 - math.floor(math.log10(error)), 0), 4)
-    sign = "+" if signed else ""
-    text = f"{value:{sign},.{places}f}".replace("-", "−")
+    value = round(value, places) or 0.0  # never -0.00
+    text = f"{value:{'+' if signed and value else ''},.{places}f}".replace("-", MINUS)
     return f"{text} ± {error:,.{places}f}" if math.isfinite(error) else text
 
 
@@ -53,10 +58,14 @@ def _level(value: float, limits: tuple[float, float]) -> str:
 def _likelihood(found: Findings) -> Verdict:
     ours = found.scores[0]
     level, reading = _generalisation(found) if found.held_out else _strangeness(found)
+    if found.n_test < FEW:
+        level, reading = "", _few(found)
     if found.impossible:
         level = "look"
         rows = "row lies" if found.impossible == 1 else "rows lie"
-        reading = f"{found.impossible} held-out {rows} outside the bounds of the columns: the model calls this impossible."
+        reading = (
+            f"{found.impossible} held-out {rows} outside the bounds of the columns: the model calls this impossible."
+        )
     return Verdict("Held-out log-likelihood", decimals(ours.mean, ours.error), "nats per row", level, reading)
 
 
@@ -91,31 +100,37 @@ def _strangeness(found: Findings) -> tuple[str, str]:
     }[level]
 
 
+def _few(found: Findings) -> str:
+    return f"Only {found.n_test} row{'' if found.n_test == 1 else 's'} to judge by: little can be said."
+
+
 def _gain(found: Findings) -> Verdict:
     best = found.best_baseline
     slack = 2 * best.gain_error if math.isfinite(best.gain_error) else 0.0
-    if math.isnan(best.gain):
+    if found.n_test < FEW:
+        level, reading = "", _few(found)
+    elif math.isnan(best.gain):
         level, reading = "", "Cannot be told: some rows have a density of zero."
     elif best.gain > slack:
         level, reading = "good", f"Better than the best of the classics here, {_named(best.name)}."
     elif best.gain >= -slack:
         level, reading = "fair", f"No different from {_named(best.name)}, within two standard errors."
     else:
-        level, reading = "look", f"{_named(best.name).capitalize()} does better: train longer, or take that instead."
+        level, reading = "look", f"{_named(best.name, 'A')} does better: train longer, or take that instead."
     return Verdict(
         "Gain over the best baseline", decimals(best.gain, best.gain_error, signed=True), "nats per row", level, reading
     )
 
 
-def _named(baseline: str) -> str:
-    return f"a {baseline[0].lower()}{baseline[1:]}".replace("gaussian", "Gaussian")
+def _named(baseline: str, article: str = "a") -> str:
+    return f"{article} {baseline[0].lower()}{baseline[1:]}".replace("gaussian", "Gaussian")
 
 
 def _samples(found: Findings) -> Verdict:
     title = "Two-sample test"
     test = found.two_sample
     if test is None:
-        return Verdict(title, "–", "AUC", "", "Too few rows to train a classifier on.")
+        return Verdict(title, "none", "AUC", "", "Too few rows to train a classifier on.")
     level = _level(test.auc - 2 * test.error, AUC_LIMITS)
     by = f", mostly by {test.telling[0][0]}" if test.telling else ""
     reading = {

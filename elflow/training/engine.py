@@ -120,11 +120,7 @@ def fit(
             }
             trainer = lightning.Trainer(**(options | (trainer_options or {})))
 
-            def steps() -> range:
-                first = trainer.current_epoch * recipe.round_steps
-                return range(first, min(first + recipe.round_steps, recipe.max_steps))
-
-            batches = Batches(rows, recipe.batch_size, steps, seed)
+            batches = Batches(rows, recipe.batch_size, module.next_steps, seed)
             resume = None if state is None else path
             trainer.fit(module, batches, Blocks(held_out, VALIDATION_ROWS), ckpt_path=resume, weights_only=True)
             if trainer.interrupted:

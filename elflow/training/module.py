@@ -50,13 +50,17 @@ class FlowModule(lightning.LightningModule):
         self._skipped_in_a_row = 0
         self._sums = {"training": [0.0, 0.0], "validation": [0.0, 0.0]}
 
+    def next_steps(self) -> range:
+        """The steps of the round that comes next."""
+        return range(self.steps, min(self.steps + self.recipe.round_steps, self.recipe.max_steps))
+
     def configure_optimizers(self) -> Any:
         recipe = self.recipe
         optimizer = torch.optim.AdamW(self.parts, lr=recipe.rate, weight_decay=recipe.weight_decay, fused=True)
         return [optimizer], [recipe.scheduler(optimizer)]
 
     def on_train_epoch_start(self) -> None:
-        torch.manual_seed(self.seed * 1_000_003 + self.current_epoch)
+        torch.manual_seed(self.seed * 1_000_003 + self.steps)
         self._sums["training"] = [0.0, 0.0]
 
     def training_step(self, batch: Rows, _: int) -> None:

@@ -1,0 +1,160 @@
+"""`elflow fit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from elflow.cli._models import check_output, described, is_terminal, use_threads
+from elflow.cli._options import Data, Missing, Seed, Threads, column_options, seconds
+from elflow.cli._terminal import duration, note, show, show_columns
+
+
+def fit(
+    data: Data,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the model goes.", show_default=False)],
+    flow: Annotated[str, typer.Option(help="elf, or a flow of zuko by name: nsf, maf, ...")] = "elf",
+    context: Annotated[
+        list[str] | None,
+        typer.Option(help="A column to condition on, not to model. Can be repeated.", metavar="COL"),
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="A column to leave out. Can be repeated.", metavar="COL")
+    ] = None,
+    bounds: Annotated[
+        list[str] | None,
+        typer.Option(help="Bounds of a continuous column. Can be repeated.", metavar="COL=LOW:HIGH"),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What a column is: continuous, integer, boolean, category or datetime. Can be repeated.",
+            metavar="COL=KIND",
+        ),
+    ] = None,
+    missing: Annotated[
+        str, typer.Option(help="Missing values: 'error' refuses them, 'model' makes them values of their own.")
+    ] = "error",
+    na: Missing = None,
+    dequantization: Annotated[
+        str, typer.Option(help="How integers and categories become continuous: uniform or variational.")
+    ] = "uniform",
+    time_limit: Annotated[
+        str | None, typer.Option(help="For how long to train: 90s, 10m, 1h30m.", show_default=False)
+    ] = None,
+    max_steps: Annotated[int | None, typer.Option(help="The most training steps.", min=1, show_default=False)] = None,
+    validation: Annotated[float, typer.Option(help="The share of rows that is held out.")] = 0.1,
+    seed: Seed = 0,
+    threads: Threads = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted.")] = False,
+    log: Annotated[
+        Path | None, typer.Option(help="A folder for logs as CSV and for TensorBoard.", show_default=False)
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Fits a density to a table.
+
+    \b
+    elflow fit data.csv -o model.elf
+    elflow fit adult.csv -o adult.elf --na '?' --missing model --time-limit 10m
+    elflow fit prices.parquet -o prices.elf --context country --bounds price=0:
+
+    While it trains, MODEL.checkpoint keeps how far it is: after a crash or Ctrl-C, the same command with --resume goes
+    on from there.
+    """
+    limit = None if time_limit is None else seconds(time_limit)
+    columns = column_options(bounds or [], kind or [])
+    check_output(output, data)
+    checkpoint = output.with_name(output.name + ".checkpoint")
+    if checkpoint.exists() and not resume:
+        raise ValueError(f"{checkpoint} is of a training that was interrupted: add --resume to go on, or delete it")
+    rows, conditions = _tables(data, na or [], drop or [], context or [])
+
+    from elflow.estimator import FlowDensity
+
+    use_threads(threads)
+    est = FlowDensity(
+        flow=flow,
+        columns=columns,
+        missing=missing,
+        dequantization=dequantization,
+        max_steps=max_steps,
+        validation=validation,
+        time_limit=limit,
+        logger=None if log is None else str(log),
+        random_state=seed,
+        verbose=is_terminal() and not quiet,
+    )
+    if resume and not checkpoint.exists():
+        if _is_complete(output, est, rows, conditions):
+            note(f"{output} is complete: there is nothing to go on with")
+            return
+        note(f"there is no {checkpoint} to go on from: the training begins anew")
+    if not quiet:
+        _show_found(rows, conditions, columns, missing)
+    try:
+        est.fit(rows, context=conditions, checkpoint=checkpoint)
+    except (KeyboardInterrupt, SystemExit):  # Lightning makes the one of the other
+        kept = (
+            f"{checkpoint} is kept, --resume goes on" if checkpoint.exists() else "there is nothing to go on from yet"
+        )
+        note(f"interrupted: {kept}")
+        raise typer.Exit(130) from None
+    est.save(output)
+    checkpoint.unlink(missing_ok=True)
+    if not quiet:
+        best = max(entry["validation"] for entry in est.history_)
+        show(
+            [
+                ("held-out likelihood", f"{best:.4f} nats per row"),
+                ("time", f"{duration(est.seconds_)}, ended by {est.stopped_.replace('_', ' ')}"),
+                ("model", f"{output}, {est.n_parameters_:,} parameters"),
+            ]
+        )
+
+
+def _tables(data: Path, na: list[str], drop: list[str], context: list[str]) -> tuple[Any, Any]:
+    """The rows to model and the table of their context, or None."""
+    from elflow.data.files import read_table
+
+    frame = read_table(data, na)
+    for option, names in [("--drop", drop), ("--context", context)]:
+        if absent := [name for name in names if name not in frame.columns]:
+            raise ValueError(f"{option} must name a column of {data}, {list(frame.columns)}, got {absent[0]!r}")
+    if both := set(drop) & set(context):
+        raise ValueError(f"{min(both)!r} must be either dropped or the context")
+    frame = frame.drop(columns=drop)
+    rows = frame.drop(columns=context)
+    if rows.shape[1] == 0:
+        raise ValueError(f"{data} must have a column to model, got none besides those of --drop and --context")
+    for name in rows.columns:
+        values = rows[name]
+        if len(values) > 2 and str(values.dtype) == "int64" and (values.diff().iloc[1:] == 1).all():
+            note(f"column {name!r} counts the rows: leave it out with --drop {name!r} if it says nothing else")
+    return rows, frame[context] if context else None
+
+
+def _is_complete(output: Path, est: Any, rows: Any, conditions: Any) -> bool:
+    """Whether the model that is there came of the same data and settings. It could be of an earlier training."""
+    from elflow.cli._models import load_density
+
+    try:
+        there = load_density(output)
+    except (ValueError, OSError):
+        return False
+    irrelevant = ("verbose", "logger")
+    asked, had = est.get_params(), there.get_params()
+    same = all(asked[name] == had[name] for name in asked if name not in irrelevant)
+    contexts = [] if there.context_schema_ is None else [column.name for column in there.context_schema_.columns]
+    return same and contexts == ([] if conditions is None else list(conditions)) and there.held_out(rows) is not None
+
+
+def _show_found(rows: Any, conditions: Any, columns: dict[str, Any], missing: str) -> None:
+    from elflow.data.table import Schema
+
+    schema = Schema.fit(rows, columns, missing)
+    context = None if conditions is None else Schema.fit(conditions, None, missing)
+    show([("rows", f"{len(rows):,}"), ("columns", str(rows.shape[1]))])
+    show_columns(described(schema, "modelled") + described(context, "context"))

@@ -1,0 +1,117 @@
+"""`elflow info` and `elflow report`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from elflow.cli._models import check_output, described, known_columns, load_density, split, use_threads
+from elflow.cli._options import Data, Missing, Model, Threads
+from elflow.cli._terminal import duration, show, show_columns
+
+
+def report(
+    model: Model,
+    data: Data,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the page goes, as .html.", show_default=False)
+    ] = Path("report.html"),
+    na: Missing = None,
+    threads: Threads = None,
+) -> None:
+    """Writes a page about how good a model is.
+
+    \b
+    elflow report model.elf data.csv -o report.html
+
+    Rows that the model was not trained on are used where the data is what it was fitted to.
+    """
+    import pandas as pd
+
+    from elflow import report as pages
+    from elflow.data.files import scan_table
+
+    check_output(output, data, model)
+    est = load_density(model)
+    use_threads(threads)
+    frame = pd.concat(scan_table(data, known_columns(est), na_values=na or []), ignore_index=True)
+    rows, context = split(est, frame)
+    pages.write(est, rows, output, context=context)
+    show([("report", str(output))])
+
+
+def info(
+    model: Model,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it for a program to read.")] = False,
+) -> None:
+    """Says what is in a model.
+
+    \b
+    elflow info model.elf
+    elflow info model.elf --json
+    """
+    import elflow
+
+    found = elflow.load(model)
+    facts = _facts(model, found)
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    lines = [("model", str(model)), ("flow", facts["flow"]), ("parameters", f"{facts['parameters']:,}")]
+    if "columns" not in facts:
+        show([*lines, ("features", str(facts["features"])), ("context", str(facts["context"]))])
+        return
+    history = facts["history"]
+    lines += [
+        ("fitted to", f"{facts['rows']:,} rows"),
+        ("trained", f"{history['steps']:,} steps in {duration(facts['seconds'])}, ended by {_words(facts['stopped'])}"),
+        (
+            "likelihood",
+            f"{history['validation']:.4f} nats per held-out row, in round {history['best']} of {history['rounds']}",
+        ),
+        ("elflow", facts["elflow"]),
+    ]
+    show(lines)
+    show_columns(facts["columns"])
+
+
+def _facts(path: Path, model: Any) -> dict[str, Any]:
+    """What there is to know about a model, as JSON has it."""
+    import elflow
+
+    if not hasattr(model, "schema_"):
+        count = sum(p.numel() for p in model.parameters())
+        config = model.config
+        return {
+            "model": str(path),
+            "flow": type(model).__name__,
+            "parameters": count,
+            "features": config["features"],
+            "context": config["context"],
+            "elflow": elflow.__version__,
+        }
+    scores = [entry["validation"] for entry in model.history_]
+    best = max(scores)
+    return {
+        "model": str(path),
+        "flow": model.flow,
+        "parameters": model.n_parameters_,
+        "rows": model.n_rows_,
+        "seconds": model.seconds_,
+        "stopped": model.stopped_,
+        "history": {
+            "rounds": len(scores),
+            "steps": model.history_[-1]["step"],
+            "best": scores.index(best) + 1,
+            "validation": best,
+        },
+        "columns": described(model.schema_, "modelled") + described(model.context_schema_, "context"),
+        "elflow": elflow.__version__,
+    }
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

@@ -1,0 +1,101 @@
+"""Models of tables: loaded, described, and the tables that fit them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+SHOWN = 4
+"""How many categories are shown."""
+
+
+def load_density(path: Path) -> Any:
+    """The `FlowDensity` in a file."""
+    import elflow
+    from elflow.estimator import FlowDensity
+
+    model = elflow.load(path)
+    if not isinstance(model, FlowDensity):
+        raise ValueError(f"{path} must be a model of a table, as `elflow fit` makes them, got a flow without columns")
+    return model
+
+
+def use_threads(threads: int | None) -> None:
+    """Lets torch compute on so many threads."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def known_columns(est: Any) -> list[Any]:
+    """All that a table must have for the model: its columns and those of its context."""
+    return [*est.schema_.columns, *(est.context_schema_.columns if est.context_schema_ is not None else ())]
+
+
+def split(est: Any, frame: Any) -> tuple[Any, Any]:
+    """The rows, and their context or None."""
+    if est.context_schema_ is None:
+        return frame[[column.name for column in est.schema_.columns]], None
+    context = frame[[column.name for column in est.context_schema_.columns]]
+    return frame[[column.name for column in est.schema_.columns]], context
+
+
+def described(schema: Any, role: str) -> list[dict[str, Any]]:
+    """Each column of a schema in words."""
+    if schema is None:
+        return []
+    return [
+        {
+            "name": column.name,
+            "kind": column.kind,
+            "dtype": column.dtype,
+            "values": _values(column),
+            "missing": bool(column.missing),
+            "role": role,
+        }
+        for column in schema.columns
+    ]
+
+
+def check_output(path: Path, *inputs: Path) -> None:
+    """That a file can be written there, before hours are spent on what is to be in it."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} must be a file, got a folder")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} must be an ordinary file")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} must be in a folder that exists")
+    for other in inputs:
+        if path.exists() and other.exists() and path.samefile(other):
+            raise ValueError(f"{path} must not be what is read: choose another name for -o")
+
+
+def is_terminal() -> bool:
+    """Whether someone sees a progress bar."""
+    return sys.stderr.isatty()
+
+
+def _values(column: Any) -> str:
+    """The range of a column, or its categories."""
+    text = _range(column)
+    return f"{text}, or missing" if column.missing else text
+
+
+def _range(column: Any) -> str:
+    import pandas as pd
+
+    if column.levels is not None:
+        shown = ", ".join(map(str, column.levels[:SHOWN]))
+        return f"{len(column.levels)}: {shown}" + (", ..." if len(column.levels) > SHOWN else "")
+    if not column.discrete:
+        low, high = (float(end) for end in (column.map.low, column.map.high))
+        ends = ("" if low == float("-inf") else f"{low:g}", "" if high == float("inf") else f"{high:g}")
+        return f"within {ends[0]}..{ends[1]}" if any(ends) else "any"
+    first, last = int(column.map.edges[0]), int(column.map.edges[-1]) - 1
+    if column.kind == "datetime":
+        step = int(column.step)
+        return f"{pd.Timestamp(first * step)} to {pd.Timestamp(last * step)}".replace(" 00:00:00", "")
+    step = column.step or 1.0
+    return f"{first * step:.15g} to {last * step:.15g}" + ("" if step == 1.0 else f" in steps of {step:g}")

@@ -1,0 +1,433 @@
+"""`FlowDensity`: a density of a table, as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from scipy.stats import qmc
+from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
+
+from elflow._checks import check_choice, check_count
+from elflow._defaults import default_options, default_recipe
+from elflow.data.cells import Cells
+from elflow.data.table import Schema, as_frame, fingerprint, kind_of_table
+from elflow.flows.dequantization import Dequantized
+from elflow.flows.named import FLOW_NAMES, build_flow
+from elflow.training.batches import Rows
+from elflow.training.engine import fit
+
+__all__ = ["FlowDensity"]
+
+LEAST_ROWS = 5
+DRAWS = 16
+"""From how many points of each cell its probability is estimated."""
+BLOCK = 2**16
+"""How many rows, times draws, are scored at a time."""
+PERCENTILES = 2_000
+"""How many quantiles of the training rows' scores are kept."""
+
+
+class FlowDensity(DensityMixin, BaseEstimator):
+    """The density of a table, by a flow.
+
+    Tables may be of pandas, polars, pyarrow or numpy; columns of floats, integers, booleans, categories, strings or
+    datetimes. Log-densities are in the units of the data: a continuous column contributes a density per unit, any other
+    column a probability, of which the estimate is a lower bound in expectation (dequantisation).
+
+    Arguments:
+        flow: `"elf"`, or any flow of zuko by its name in small letters: `"nsf"`, `"maf"`, `"naf"`, ...
+        flow_options: Arguments of the flow. What is left out follows from the size of the table.
+        columns: For columns by name, what they are: one of `"continuous"`, `"integer"`, `"boolean"`, `"category"` and
+            `"datetime"`, or bounds `(low, high)` of a continuous column, either of which may be None. Of the others it
+            is found out.
+        missing: `"error"` refuses missing values; `"model"` makes them values of their own, which are sampled as well.
+        dequantization: How points of discrete values' cells are drawn in training: `"uniform"` or `"variational"`.
+        schedule: What becomes of the learning rate: see `elflow.training.Recipe`.
+        learning_rate: The learning rate at the beginning.
+        batch_size, max_steps, patience: See `elflow.training.Recipe`; None for what fits the table.
+        validation: The share of rows that is held out to decide when to stop.
+        time_limit: How many seconds training may take; None for no limit.
+        logger: A folder for logs as CSV and for TensorBoard.
+        random_state: Where random numbers come from.
+        verbose: Whether to show a progress bar.
+
+    Attributes:
+        schema_: What the columns are.
+        context_schema_: The same of the context, or None.
+        model_: The fitted flow, over the numbers that stand for a row.
+        history_: For each round of training its step, seconds, rate, and the mean log-density of training and held-out rows.
+        n_features_in_: The number of columns.
+        feature_names_in_: Their names, if the table has names.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> table = pd.DataFrame({"size": rng.lognormal(size=500), "kind": rng.choice(["a", "b"], size=500)})
+        >>> density = FlowDensity(max_steps=100, random_state=0).fit(table)
+        >>> density.score_samples(table).shape
+        (500,)
+        >>> density.sample(3, random_state=1).dtypes.to_dict() == table.dtypes.to_dict()
+        True
+    """
+
+    def __init__(
+        self,
+        flow: str = "elf",
+        *,
+        flow_options: dict[str, Any] | None = None,
+        columns: dict[str, Any] | None = None,
+        missing: str = "error",
+        dequantization: str = "uniform",
+        schedule: str = "plateau",
+        learning_rate: float = 3e-3,
+        batch_size: int | None = None,
+        max_steps: int | None = None,
+        patience: int | None = None,
+        validation: float = 0.1,
+        time_limit: float | None = None,
+        logger: str | os.PathLike[str] | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.flow = flow
+        self.flow_options = flow_options
+        self.columns = columns
+        self.missing = missing
+        self.dequantization = dequantization
+        self.schedule = schedule
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_steps = max_steps
+        self.patience = patience
+        self.validation = validation
+        self.time_limit = time_limit
+        self.logger = logger
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        context: Any = None,
+        sample_weight: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> FlowDensity:
+        """Fits the density of the rows of X.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            y: Not used; it is here because scikit-learn passes it.
+            context: What to condition on, a table of N rows: the density is then p(row | context).
+            sample_weight: How much each row counts, `(N,)`.
+            checkpoint: A file that keeps the state of training after every round. If it is there, training goes on from it,
+                to the very weights that it would have come to. It is left there; delete it once the model is saved.
+
+        Returns:
+            The estimator.
+        """
+        self._check_parameters()
+        frame = self._frame(X, fitting=True)
+        if len(frame) < LEAST_ROWS:
+            raise ValueError(
+                f"X must have at least {LEAST_ROWS} rows, got {len(frame)} (n_samples={len(frame)}), "
+                "while a minimum of 5 is required."
+            )
+        self.schema_ = Schema.fit(frame, self.columns, self.missing)
+        self.schema_ = Schema(self.schema_.columns, kind_of_table(X))
+        self.context_schema_ = None
+        conditions = self._as_context(context, len(frame))
+        if conditions is not None:
+            self.context_schema_ = Schema.fit(conditions, missing=self.missing)
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, frame, ensure_non_negative=True)
+        random = check_random_state(self.random_state)
+        seed = int(random.randint(2**31 - 1))
+        self.n_rows_ = len(frame)
+        self.seed_ = seed
+        self.fingerprint_ = _digest(fingerprint(frame), conditions, weight)
+        rows = self._rows(frame, conditions, weight)
+        held_out = torch.from_numpy(self._split(len(frame)))
+        if weight is not None:
+            counts = torch.from_numpy(weight > 0)
+            training, held_out = ~held_out & counts, held_out & counts
+            if not (training.any() and held_out.any()):
+                raise ValueError(f"sample_weight must be positive for more rows, got {int(counts.sum())} of {len(frame)}")
+        else:
+            training = ~held_out
+        count = int(training.sum())
+        options = self._options(count)
+        recipe = default_recipe(
+            count,
+            self.schema_.features,
+            rate=self.learning_rate,
+            schedule=self.schedule,
+            batch_size=self.batch_size,
+            max_steps=self.max_steps,
+            patience=self.patience,
+            time_limit=self.time_limit,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = self._build(options)
+        settings = {"options": options, "recipe": recipe.to_dict(), "seed": seed, "flow": self.flow}
+        settings["recipe"].pop("time_limit")  # a longer one may be given for the rest of the way
+        settings |= {"schema": self.schema_.to_dict(), "dequantization": self.dequantization}
+        self.model_, training_ = fit(
+            model,
+            rows.take(training),
+            rows.take(held_out),
+            recipe,
+            seed,
+            checkpoint,
+            _digest(self.fingerprint_, json.dumps(settings, default=str)),
+            self.logger,
+            self.verbose,
+        )
+        self.options_ = options
+        self.history_ = training_.history
+        self.seconds_ = training_.seconds
+        self.stopped_ = training_.stopped
+        self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
+        some = np.flatnonzero(training.numpy())
+        some = np.random.RandomState(seed).permutation(some)[:20_000]
+        scores = self._scores(rows.take(torch.from_numpy(np.sort(some))))
+        self.training_scores_ = np.quantile(scores, np.linspace(0, 1, min(PERCENTILES, len(scores))))
+        return self
+
+    def score_samples(self, X: Any, context: Any = None, draws: int = DRAWS) -> NDArray[np.float64]:
+        """The log-density of each row, in nats and in the units of the data.
+
+        Discrete columns contribute a probability. It is estimated from points of each value's cell, the same for all
+        rows, and in expectation too small; the more points, the closer. A value outside of a column's bounds has density
+        zero, and its row minus infinity.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            context: What to condition on, a table of N rows, if the density was fitted with one.
+            draws: How many points of each cell are taken.
+
+        Returns:
+            Log-densities, `(N,)`.
+        """
+        check_is_fitted(self, "model_")
+        frame = self._frame(X)
+        return self._scores(self._rows(frame, self._as_context(context, len(frame))), check_count("draws", draws))
+
+    def score(self, X: Any, y: Any = None, context: Any = None) -> float:
+        """The mean log-density of the rows, in nats. `y` is not used."""
+        return float(self.score_samples(X, context).mean())
+
+    def anomaly_score(self, X: Any, context: Any = None) -> NDArray[np.float64]:
+        """How unlikely each row is: the percentage of training rows that are more likely, `(N,)`."""
+        scores = self.score_samples(X, context)
+        shares = np.linspace(0, 100, len(self.training_scores_))
+        return 100 - np.interp(scores, self.training_scores_, shares, left=0, right=100)
+
+    def sample(self, n: int = 1, context: Any = None, random_state: Any = None) -> Any:
+        """New rows, in a table of the kind that was fitted, with its columns and dtypes.
+
+        Arguments:
+            n: How many; with a context, how many for each of its rows, which stay together.
+            context: What to condition on, if the density was fitted with one.
+            random_state: Where random numbers come from.
+        """
+        check_is_fitted(self, "model_")
+        check_count("n", n)
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        conditions = self._as_context(context)
+        c = None if conditions is None else self._context_numbers(conditions).repeat_interleave(n, 0)
+        count = n if c is None else len(c)
+        blocks = []
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            for at in range(0, count, BLOCK):
+                size = min(BLOCK, count - at)
+                z = self.model_(c[at : at + size]).sample() if c is not None else self.model_().sample((size,))
+                blocks.append(z.double().numpy())
+        return self.schema_.decode(np.concatenate(blocks))
+
+    def conditional_cdf(self, X: Any, column: str, context: Any = None) -> NDArray[np.float64]:
+        """P(column <= its value | all other columns, context) of each row, `(N,)`.
+
+        The density along the column is integrated numerically, which any flow and any column allow.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            column: Which column; its number for a table without names.
+            context: What to condition on, a table of N rows, if the density was fitted with one.
+        """
+        return self._conditional(X, column, context).cdf()
+
+    def conditional_quantile(self, X: Any, q: Any, column: str, context: Any = None) -> Any:
+        """Quantiles of a column given all other columns and the context of each row.
+
+        Arguments:
+            X: The table, `(N, columns)`. Its values of the column itself do not matter, but must be valid.
+            q: A probability in (0, 1), or K of them.
+            column: Which column; its number for a table without names.
+            context: What to condition on, a table of N rows, if the density was fitted with one.
+
+        Returns:
+            Values of the column, `(N,)` for one probability and `(N, K)` for several.
+        """
+        probabilities = np.asarray(q, np.float64)
+        if probabilities.ndim > 1 or not ((probabilities > 0) & (probabilities < 1)).all():
+            raise ValueError(f"q must be one or several probabilities in (0, 1), got {q!r}")
+        values = self._conditional(X, column, context).quantiles(np.atleast_1d(probabilities))
+        return values[:, 0] if probabilities.ndim == 0 else values
+
+    def held_out(self, X: Any, context: Any = None) -> NDArray[np.bool_] | None:
+        """Which rows were held out from training, if X is the very table that was fitted; None otherwise."""
+        check_is_fitted(self, "model_")
+        frame = as_frame(X)
+        if len(frame) != self.n_rows_ or fingerprint(frame) != self.fingerprint_:
+            return None
+        return self._split(len(frame))
+
+    def encode(self, X: Any, random_state: Any = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The numbers that the flow sees of each row, with a random point of each cell.
+
+        A density q of these numbers is one of rows: log q(z) + log_volume, in the units of the data.
+
+        Returns:
+            z, `(N, features)`, and log_volume, `(N,)`.
+        """
+        check_is_fitted(self, "schema_")
+        rows = self._rows(self._frame(X))
+        noise = check_random_state(random_state).uniform(size=(rows.count, len(self.schema_.cells)))
+        uniform = Dequantized(self.model_.flow, self.schema_.exact, self.schema_.cells)
+        z, log_volume = uniform.place(rows.x, noise=torch.from_numpy(noise))
+        return z.double().numpy(), log_volume.double().numpy()
+
+    @torch.no_grad()
+    def inverse_residual(self, X: Any, context: Any = None) -> float:
+        """How far the rows' latent points z are from f(f^-1(z)) at most, relative to 1 + |z|."""
+        check_is_fitted(self, "model_")
+        frame = self._frame(X)
+        rows = self._rows(frame, self._as_context(context, len(frame)))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            x = self.model_.place(rows.x, rows.context)[0]
+        transform = self.model_.flow(rows.context).transform
+        z = transform(x)
+        again = transform(transform.inv(z))
+        return float(((again - z).abs() / (1 + z.abs())).max())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the fitted density to one safetensors file, whole or not at all; `elflow.load` reads it."""
+        check_is_fitted(self, "model_")
+        from elflow.serialization import save_estimator
+
+        save_estimator(self, path)
+
+    def _check_parameters(self) -> None:
+        if self.flow not in FLOW_NAMES:
+            raise ValueError(f"flow must be one of {FLOW_NAMES}, got {self.flow!r}")
+        check_choice("missing", self.missing, ["error", "model"])
+        check_choice("dequantization", self.dequantization, ["uniform", "variational"])
+        if isinstance(self.validation, bool) or not 0 < self.validation < 1:
+            raise ValueError(f"validation must be a share in (0, 1), got {self.validation!r}")
+
+    def _frame(self, X: Any, fitting: bool = False) -> pd.DataFrame:
+        """X as a frame. scikit-learn checks arrays, counts columns and keeps their names."""
+        if kind_of_table(X) == "numpy":
+            finite: Any = True if self.missing == "error" else "allow-nan"
+            X = validate_data(self, X, reset=fitting, dtype="numeric", ensure_all_finite=finite)
+            return as_frame(X, None if fitting else self.schema_.names)
+        frame = as_frame(X)
+        if fitting:
+            self.feature_names_in_ = np.array(frame.columns, dtype=object)
+            self.n_features_in_ = frame.shape[1]
+        elif self.schema_.table == "numpy":
+            return as_frame(frame.to_numpy(), self.schema_.names)
+        return frame
+
+    def _as_context(self, context: Any, count: int | None = None) -> pd.DataFrame | None:
+        expected = getattr(self, "context_schema_", None)
+        if context is None:
+            if expected is not None:
+                raise ValueError(f"context must be a table of {expected.names}, got None")
+            return None
+        if hasattr(self, "model_") and expected is None and hasattr(self, "fingerprint_") and count is None:
+            raise ValueError("context must be None: the density was fitted without one")
+        if isinstance(context, pd.Series):
+            context = context.to_frame()
+        elif kind_of_table(context) == "numpy" and np.ndim(context) == 1:
+            context = np.asarray(context)[:, None]
+        frame = as_frame(context, None if expected is None else expected.names)
+        if count is not None and len(frame) != count:
+            raise ValueError(f"context must have a row for each of {count} rows of X, got {len(frame)}")
+        return frame
+
+    def _context_numbers(self, conditions: pd.DataFrame) -> Tensor:
+        assert self.context_schema_ is not None
+        return torch.from_numpy(self.context_schema_.context(conditions)).float()
+
+    def _rows(self, frame: pd.DataFrame, conditions: pd.DataFrame | None = None, weight: Any = None) -> Rows:
+        """What the flow is given of a frame."""
+        cells = self.schema_.encode(frame)
+        exact, low, width, offset = map(torch.from_numpy, cells)
+        c = None if conditions is None else self._context_numbers(conditions)
+        w = None if weight is None else torch.from_numpy(weight / weight[weight > 0].mean()).float()
+        return Rows(Cells(exact.float(), low, width, offset.float()), c, w)
+
+    def _split(self, count: int) -> NDArray[np.bool_]:
+        """Which rows are held out."""
+        held_out = np.zeros(count, dtype=bool)
+        some = min(max(1, round(self.validation * count)), count - 2)
+        held_out[np.random.RandomState(self.seed_).permutation(count)[:some]] = True
+        return held_out
+
+    def _options(self, count: int) -> dict[str, Any]:
+        return default_options(self.flow, count, self.schema_.features) | dict(self.flow_options or {})
+
+    def _build(self, options: dict[str, Any]) -> Dequantized:
+        schema, conditions = self.schema_, self.context_schema_
+        context = 0 if conditions is None else conditions.context_features
+        flow = build_flow(self.flow, schema.features, context, options)
+        return Dequantized(flow, schema.exact, schema.cells, self.dequantization == "variational", context)
+
+    @torch.no_grad()
+    def _scores(self, rows: Rows, draws: int = DRAWS) -> NDArray[np.float64]:
+        columns = len(self.schema_.cells)
+        draws = draws if columns else 1
+        noise = torch.from_numpy(qmc.Sobol(max(1, columns), rng=0).random(draws)[:, None, :columns])
+        scores = []
+        for at in range(0, rows.count, size := max(1, BLOCK // draws)):
+            block = rows.take(slice(at, at + size))
+            bounds = self.model_(block.context).log_prob(block.x, noise if columns else None).double()
+            scores.append(torch.logsumexp(bounds, 0) - np.log(draws) if columns else bounds)
+        return torch.cat(scores).numpy() if scores else np.zeros(0)
+
+    def _conditional(self, X: Any, column: Any, context: Any) -> Any:
+        from elflow._conditional import Conditional
+
+        check_is_fitted(self, "model_")
+        frame = self._frame(X)
+        if self.schema_.table == "numpy" and not isinstance(column, str):
+            column = self.schema_.names[check_count("column", column, least=0)]
+        conditions = self._as_context(context, len(frame))
+        return Conditional(self.model_, self.schema_, frame, column, self._rows(frame, conditions))
+
+
+def _digest(*parts: Any) -> str:
+    """The parts themselves if there is but one, or else a digest of all."""
+    import hashlib
+
+    given = [part for part in parts if part is not None]
+    if len(given) == 1:
+        return str(given[0])
+    digest = hashlib.sha256()
+    for part in given:
+        if isinstance(part, pd.DataFrame):
+            part = fingerprint(part)
+        digest.update(part.tobytes() if isinstance(part, np.ndarray) else str(part).encode())
+    return digest.hexdigest()

@@ -1,0 +1,41 @@
+"""Flows by name: elflow's own and all of zuko's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zuko.flows
+from torch import nn
+
+from elflow.flows.elf import ELF
+
+__all__ = ["FLOW_NAMES", "build_flow"]
+
+ZUKO = {
+    name.lower(): kind
+    for name, kind in vars(zuko.flows).items()
+    if isinstance(kind, type) and issubclass(kind, zuko.flows.Flow | zuko.flows.GMM) and kind is not zuko.flows.Flow
+}
+FLOW_NAMES = ["elf", *sorted(ZUKO)]
+
+
+def build_flow(name: str, features: int, context: int = 0, options: dict[str, Any] | None = None) -> nn.Module:
+    """A flow by its name.
+
+    Arguments:
+        name: `"elf"`, or the name of a zuko flow in small letters, such as `"nsf"` or `"maf"`.
+        features: The number of features.
+        context: The number of context features.
+        options: Further arguments of the flow.
+
+    Example:
+        >>> type(build_flow("nsf", features=2, options={"bins": 4})).__name__
+        'NSF'
+    """
+    if name not in FLOW_NAMES:
+        raise ValueError(f"flow must be one of {FLOW_NAMES}, got {name!r}")
+    kind = ELF if name == "elf" else ZUKO[name]
+    try:
+        return kind(features=features, context=context, **(options or {}))
+    except TypeError as error:
+        raise TypeError(f"flow_options must be arguments of {kind.__name__}, got {options}: {error}") from None
