@@ -53,8 +53,10 @@ def mixture(training: np.ndarray, count: int, seconds: float, seed: int) -> tupl
         start = time.perf_counter()
         rows = min(len(training), max(5_000, 10 * count))
         model.fit(training[:rows])
-        # As many rows as leave time for thirty steps more.
-        rows = int(np.clip(rows * seconds / (7 * (time.perf_counter() - start)), rows, len(training)))
+        begin = time.perf_counter()
+        model.fit(training[:rows])
+        # As many rows as leave time for six calls of five steps each.
+        rows = int(np.clip(rows * (start + seconds - begin) / (6 * (time.perf_counter() - begin)), rows, len(training)))
         model.converged_ = False
         while not model.converged_ and time.perf_counter() - start < seconds:
             model.fit(training[:rows])

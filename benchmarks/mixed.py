@@ -95,12 +95,10 @@ def markdown(result: dict[str, Any]) -> str:
         shares = f"{missing['samples']:.3f} | {missing['real']:.3f}"
         lines.append(f"| {column} | {tv['samples']:.3f} | {tv['test_rows']:.3f} | {shares} |")
     values, seconds = result["auc"], result["seconds"]
-    lines += [
-        "",
-        f"Not as in the real rows: {json.dumps({k: v for k, v in result['checks'].items() if v}) or 'nothing'}.",
-    ]
-    lines.append(f"AUC {values['samples']:.4f} from samples, {values['real']:.4f} from real rows: ")
-    lines[-1] += f"{values['points_lost']:.1f} points lost."
+    wrong = {name: found for name, found in result["checks"].items() if found}
+    lines += ["", f"Not as in the real rows: {json.dumps(wrong) if wrong else 'nothing'}."]
+    lost = f"{values['points_lost']:.1f} points lost"
+    lines.append(f"AUC {values['samples']:.4f} from samples, {values['real']:.4f} from real rows: {lost}.")
     lines.append(f"Fit {seconds['fit']:.0f} s, {result['rows']:,} samples {seconds['sample']:.0f} s.")
     return "\n".join(lines)
 

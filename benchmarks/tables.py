@@ -29,7 +29,7 @@ from elflow.estimator import FlowDensity
 
 FLOWS = ("elf", "nsf", "maf")
 MODELS = (*FLOWS, "gmm", "kde")
-HELD_OUT = 5_000
+HELD_OUT = 3_000
 """As many validation rows choose between baselines, at most: kernels take long."""
 Task = tuple[str, int, str]
 """Set, seed and model."""
@@ -116,17 +116,10 @@ class Store:
     def write(self) -> None:
         write(self.path, self.content | {"machine": machine()})
 
-    def paired(self, name: str, seed: int, other: str) -> tuple[float, float] | None:
+    def paired(self, name: str, seed: int, other: str) -> tuple[float, float]:
         """ELF's mean log-density minus the other's, with the standard error of that difference over test rows."""
-        if not (self.has((name, seed, "elf")) and self.has((name, seed, other))):
-            return None
         ours, theirs = (np.load(self.rows((name, seed, model))).astype(np.float64) for model in ("elf", other))
         return average(ours - theirs)
-
-    def of(self, name: str, model: str) -> list[dict[str, Any]]:
-        """The records of a set and model, by seed."""
-        found = [each for each in self.runs.values() if (each["set"], each["model"]) == (name, model)]
-        return sorted(found, key=lambda each: each["seed"])
 
     def key(self, task: Task) -> str:
         return "-".join(map(str, task))
@@ -136,54 +129,54 @@ class Store:
 
 
 def summary(store: Store) -> dict[str, Any]:
-    """By set, over seeds: mean test nats of each model, the best one, and by how much ELF is ahead or behind."""
+    """By set: means over the seeds that all its models have, the best model, and how far ELF is ahead of the others."""
+    runs = pd.DataFrame(store.runs.values())
     tables: dict[str, Any] = {}
-    for name in SETS:
-        runs = {model: store.of(name, model) for model in MODELS if store.of(name, model)}
-        if "elf" not in runs or len(runs) < 2:
+    for name in [name for name in SETS if name in set(runs["set"])]:
+        found = runs[runs["set"] == name].pivot(index="seed", columns="model")
+        found = found[found["test"].notna().all(axis=1)]
+        mean = found["test"].mean()
+        others = mean.drop("elf", errors="ignore")
+        if found.empty or len(others) in (0, len(mean)):
             continue
-        means = {model: float(np.mean([each["test"] for each in found])) for model, found in runs.items()}
-        others = {model: mean for model, mean in means.items() if model != "elf"}
-        rival = max(others, key=lambda model: others[model])
         tables[name] = {
-            "test": means,
-            "error": {m: float(np.linalg.norm([r["error"] for r in found]) / len(found)) for m, found in runs.items()},
-            "seconds": {m: float(np.mean([r["seconds"] for r in found])) for m, found in runs.items()},
-            "parameters": {m: round(np.mean([r["parameters"] for r in found])) for m, found in runs.items()},
-            "seeds": {m: len(found) for m, found in runs.items()},
-            "best": max(means, key=lambda model: means[model]),
-            "rival": rival,
-            "lead": means["elf"] - others[rival],
+            "seeds": [int(seed) for seed in found.index],
+            "test": mean.to_dict(),
+            "error": ((found["error"] ** 2).sum() ** 0.5 / len(found)).to_dict(),
+            "seconds": found["seconds"].mean().to_dict(),
+            "parameters": found["parameters"].mean().round().astype(int).to_dict(),
+            "best": str(mean.idxmax()),
+            "lead": float(mean["elf"] - others.max()),
             "elf_minus": {
-                f"{model}, seed {each['seed']}": store.paired(name, each["seed"], model)
-                for model in others
-                for each in runs[model]
+                other: [store.paired(name, int(seed), other) for seed in found.index] for other in others.index
             },
         }
-    wins = [name for name, table in tables.items() if table["lead"] > 0]
-    slower = [name for name, t in tables.items() if t["seconds"]["elf"] > 1.05 * t["seconds"].get("nsf", np.inf)]
-    worst = min((table["lead"] for table in tables.values()), default=0.0)
-    return {"tables": tables, "wins": wins, "worst_shortfall": max(0.0, -worst), "slower_than_nsf": slower}
+    ratios = {name: t["seconds"]["elf"] / t["seconds"]["nsf"] for name, t in tables.items() if "nsf" in t["seconds"]}
+    shortfall = max([0.0] + [-table["lead"] for table in tables.values()])
+    wins = [name for name, table in tables.items() if table["best"] == "elf"]
+    return {"tables": tables, "wins": wins, "worst_shortfall": shortfall, "seconds_over_nsf": ratios}
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Mean test nats (standard error), seconds and parameters of every model, a row for each set."""
+    """Mean test nats (standard error), seconds and parameters of every model, a row for each set; then differences."""
     lines = ["| set | " + " | ".join(MODELS) + " | best | ELF ahead by |", "| --- |" + " --- |" * (len(MODELS) + 2)]
     for name, table in results["tables"].items():
-        cells = [
-            f"{table['test'][m]:.3f} ({table['error'][m]:.3f}), {table['seconds'][m]:.0f} s, {table['parameters'][m]:,}"
-            if m in table["test"]
-            else ""
-            for m in MODELS
-        ]
+        cells = []
+        for model in MODELS:
+            mean, error, seconds, parameters = (table[k].get(model) for k in ("test", "error", "seconds", "parameters"))
+            cells.append(f"{mean:.3f} ({error:.3f}), {seconds:.0f} s, {parameters:,}" if mean is not None else "")
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {table['best']} | {table['lead']:+.3f} |")
-    wins, count = results["wins"], len(results["tables"])
-    lines += [
-        "",
-        f"ELF is best on {len(wins)} of {count}; its worst shortfall is {results['worst_shortfall']:.3f} nats.",
-    ]
-    slower = results["slower_than_nsf"]
-    lines.append(f"ELF's fit takes longer than NSF's (by more than 5 %) on: {', '.join(slower) or 'none'}.")
+    lines += ["", "ELF minus the other, row by row, with the standard error of that, for each seed:", ""]
+    for name, table in results["tables"].items():
+        pairs = {
+            other: ", ".join(f"{d:+.3f} ± {e:.3f}" for d, e in found) for other, found in table["elf_minus"].items()
+        }
+        lines.append(f"* {name}: " + "; ".join(f"{other} {values}" for other, values in pairs.items()))
+    wins, count, ratios = len(results["wins"]), len(results["tables"]), results["seconds_over_nsf"]
+    lines += ["", f"ELF is best on {wins} of {count}; its worst shortfall is {results['worst_shortfall']:.3f} nats."]
+    if ratios:
+        slowest = max(ratios, key=lambda name: ratios[name])
+        lines.append(f"Its fit takes at most {ratios[slowest]:.2f} times as long as NSF's ({slowest}).")
     return "\n".join(lines)
 
 

@@ -19,13 +19,12 @@ from elflow.training.batches import Rows
 
 __all__ = ["Conditional"]
 
-COARSE = 129
-"""Points at which it is first looked where the density lies."""
-FINE = 257
-"""Points at which it is then integrated."""
+POINTS = 49
+"""Points of the first grid, and points that each refinement adds."""
+REFINEMENTS = 2
 WIDEST = 12.0
 """How far from the centre the density of a continuous column is looked for."""
-DRAWS = 8
+DRAWS = 4
 """Points of the other columns' cells over which the density is averaged."""
 ROWS = 2**15
 """Evaluations at a time."""
@@ -37,7 +36,7 @@ class Conditional:
     """The distribution of one column for each row, given the row's other columns.
 
     Along the column's own number z the joint density is proportional to the conditional one. It is evaluated on a coarse
-    grid, then on a fine one which is densest where most of the probability lies, and integrated by the trapezoidal rule.
+    grid, then on finer ones which are densest where most of the probability lies, and integrated by the trapezoidal rule.
 
     Arguments:
         model: The fitted flow.
@@ -56,13 +55,14 @@ class Conditional:
             raise ValueError(f"X must have values of {name!r}, got {int(self.values.isna().sum())} missing ones")
         self.rows = rows
         self.draws = DRAWS if any(place != self.position for place in schema.cells) else 1
-        edges = np.linspace(-WIDEST, WIDEST, COARSE)
-        knots = np.broadcast_to(edges, (rows.count, COARSE))
-        cumulative = self._integrate(knots)
-        shares = np.linspace(0, 1, FINE - COARSE // 2)
-        inner = np.stack([np.interp(shares, c, k) for c, k in zip(cumulative, knots, strict=True)]) if rows.count else knots
-        self.knots = np.sort(np.concatenate([inner, knots[:, ::2]], 1), 1)
+        self.knots = np.tile(np.linspace(-WIDEST, WIDEST, POINTS), (rows.count, 1))
         self.cumulative = self._integrate(self.knots)
+        shares = np.linspace(0, 1, POINTS)
+        for _ in range(REFINEMENTS):
+            inner = [np.interp(shares, c, k) for c, k in zip(self.cumulative, self.knots, strict=True)]
+            inner = np.reshape(inner, (rows.count, POINTS))
+            self.knots = np.sort(np.concatenate([inner, self.knots[:, ::2]], 1), 1)
+            self.cumulative = self._integrate(self.knots)
 
     def cdf(self) -> Floats:
         """P(column <= its value) of each row."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -136,32 +138,25 @@ class FlowDensity(DensityMixin, BaseEstimator):
         """
         self._check_parameters()
         frame = self._frame(X, fitting=True)
+        conditions = self._as_context(context, len(frame), fitting=True)
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, frame, ensure_non_negative=True)
+        if weight is not None:
+            counts, weight = weight > 0, weight[weight > 0]
+            frame = frame[counts].reset_index(drop=True)
+            conditions = None if conditions is None else conditions[counts].reset_index(drop=True)
         if len(frame) < LEAST_ROWS:
             raise ValueError(
-                f"X must have at least {LEAST_ROWS} rows, got {len(frame)} (n_samples={len(frame)}), "
-                "while a minimum of 5 is required."
+                f"X must have at least {LEAST_ROWS} rows that count, got {len(frame)} (n_samples={len(frame)})"
             )
-        self.schema_ = Schema.fit(frame, self.columns, self.missing)
-        self.schema_ = Schema(self.schema_.columns, kind_of_table(X))
-        self.context_schema_ = None
-        conditions = self._as_context(context, len(frame))
-        if conditions is not None:
-            self.context_schema_ = Schema.fit(conditions, missing=self.missing)
-        weight = None if sample_weight is None else _check_sample_weight(sample_weight, frame, ensure_non_negative=True)
-        random = check_random_state(self.random_state)
-        seed = int(random.randint(2**31 - 1))
+        self.schema_ = replace(Schema.fit(frame, self.columns, self.missing), table=kind_of_table(X))
+        self.context_schema_ = None if conditions is None else Schema.fit(conditions, missing=self.missing)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.n_rows_ = len(frame)
         self.seed_ = seed
-        self.fingerprint_ = _digest(fingerprint(frame), conditions, weight)
+        self.fingerprint_ = fingerprint(frame)
         rows = self._rows(frame, conditions, weight)
         held_out = torch.from_numpy(self._split(len(frame)))
-        if weight is not None:
-            counts = torch.from_numpy(weight > 0)
-            training, held_out = ~held_out & counts, held_out & counts
-            if not (training.any() and held_out.any()):
-                raise ValueError(f"sample_weight must be positive for more rows, got {int(counts.sum())} of {len(frame)}")
-        else:
-            training = ~held_out
+        training = ~held_out
         count = int(training.sum())
         options = self._options(count)
         recipe = default_recipe(
@@ -187,7 +182,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
             recipe,
             seed,
             checkpoint,
-            _digest(self.fingerprint_, json.dumps(settings, default=str)),
+            _digest(self.fingerprint_, conditions, weight, json.dumps(settings, default=str)),
             self.logger,
             self.verbose,
         )
@@ -284,7 +279,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         values = self._conditional(X, column, context).quantiles(np.atleast_1d(probabilities))
         return values[:, 0] if probabilities.ndim == 0 else values
 
-    def held_out(self, X: Any, context: Any = None) -> NDArray[np.bool_] | None:
+    def held_out(self, X: Any) -> NDArray[np.bool_] | None:
         """Which rows were held out from training, if X is the very table that was fitted; None otherwise."""
         check_is_fitted(self, "model_")
         frame = as_frame(X)
@@ -324,9 +319,9 @@ class FlowDensity(DensityMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the fitted density to one safetensors file, whole or not at all; `elflow.load` reads it."""
         check_is_fitted(self, "model_")
-        from elflow.serialization import save_estimator
+        from elflow.serialization import save
 
-        save_estimator(self, path)
+        save(self, path)
 
     def _check_parameters(self) -> None:
         if self.flow not in FLOW_NAMES:
@@ -350,14 +345,14 @@ class FlowDensity(DensityMixin, BaseEstimator):
             return as_frame(frame.to_numpy(), self.schema_.names)
         return frame
 
-    def _as_context(self, context: Any, count: int | None = None) -> pd.DataFrame | None:
-        expected = getattr(self, "context_schema_", None)
+    def _as_context(self, context: Any, count: int | None = None, fitting: bool = False) -> pd.DataFrame | None:
+        """The context as a frame."""
+        expected = None if fitting else self.context_schema_
+        if not fitting and (context is None) != (expected is None):
+            wanted = "None, as the density was fitted without one" if expected is None else f"a table of {expected.names}"
+            raise ValueError(f"context must be {wanted}, got {'None' if context is None else type(context).__name__}")
         if context is None:
-            if expected is not None:
-                raise ValueError(f"context must be a table of {expected.names}, got None")
             return None
-        if hasattr(self, "model_") and expected is None and hasattr(self, "fingerprint_") and count is None:
-            raise ValueError("context must be None: the density was fitted without one")
         if isinstance(context, pd.Series):
             context = context.to_frame()
         elif kind_of_table(context) == "numpy" and np.ndim(context) == 1:
@@ -376,7 +371,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         cells = self.schema_.encode(frame)
         exact, low, width, offset = map(torch.from_numpy, cells)
         c = None if conditions is None else self._context_numbers(conditions)
-        w = None if weight is None else torch.from_numpy(weight / weight[weight > 0].mean()).float()
+        w = None if weight is None else torch.from_numpy(weight / weight.mean()).float()
         return Rows(Cells(exact.float(), low, width, offset.float()), c, w)
 
     def _split(self, count: int) -> NDArray[np.bool_]:
@@ -390,8 +385,8 @@ class FlowDensity(DensityMixin, BaseEstimator):
         return default_options(self.flow, count, self.schema_.features) | dict(self.flow_options or {})
 
     def _build(self, options: dict[str, Any]) -> Dequantized:
-        schema, conditions = self.schema_, self.context_schema_
-        context = 0 if conditions is None else conditions.context_features
+        schema = self.schema_
+        context = 0 if self.context_schema_ is None else self.context_schema_.context_features
         flow = build_flow(self.flow, schema.features, context, options)
         return Dequantized(flow, schema.exact, schema.cells, self.dequantization == "variational", context)
 
@@ -419,15 +414,9 @@ class FlowDensity(DensityMixin, BaseEstimator):
 
 
 def _digest(*parts: Any) -> str:
-    """The parts themselves if there is but one, or else a digest of all."""
-    import hashlib
-
-    given = [part for part in parts if part is not None]
-    if len(given) == 1:
-        return str(given[0])
+    """One digest of all that decides about a training."""
     digest = hashlib.sha256()
-    for part in given:
-        if isinstance(part, pd.DataFrame):
-            part = fingerprint(part)
+    for part in parts:
+        part = fingerprint(part) if isinstance(part, pd.DataFrame) else part
         digest.update(part.tobytes() if isinstance(part, np.ndarray) else str(part).encode())
     return digest.hexdigest()

@@ -7,7 +7,7 @@ import math
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,6 +17,9 @@ from elflow._files import replacing
 from elflow.activations import PiecewiseQuadratic
 from elflow.flows import ELF
 
+if TYPE_CHECKING:
+    from elflow.estimator import FlowDensity
+
 __all__ = ["load", "save"]
 
 FORMAT = "elflow"
@@ -25,12 +28,16 @@ VERSION = 1
 FLOWS: dict[str, type[ELF]] = {"ELF": ELF}
 """What can be saved, by the name in the file. Each has a `config` of the arguments that make another one."""
 
+ESTIMATOR = "FlowDensity"
+FITTED = ["options_", "history_", "seconds_", "stopped_", "n_rows_", "n_parameters_", "seed_", "fingerprint_"]
+"""Which attributes of an estimator are kept as they are."""
 
-def save(flow: ELF, path: str | os.PathLike[str]) -> None:
-    """Writes a flow to one file, whole or not at all.
+
+def save(flow: ELF | FlowDensity, path: str | os.PathLike[str]) -> None:
+    """Writes a flow or a fitted density to one file, whole or not at all.
 
     Arguments:
-        flow: An `elflow.ELF`, on any device.
+        flow: An `elflow.ELF`, on any device, or a fitted `elflow.FlowDensity`.
         path: Where to; a file that is there is replaced.
 
     Example:
@@ -44,25 +51,29 @@ def save(flow: ELF, path: str | os.PathLike[str]) -> None:
         True
     """
     name = type(flow).__name__
-    if FLOWS.get(name) is not type(flow):
-        raise TypeError(f"flow must be one of {list(FLOWS)} of elflow, got {name}")
-    header = {
-        "format": FORMAT,
-        "format_version": str(VERSION),
-        "flow": name,
-        "config": json.dumps(flow.config, default=_as_json),
-    }
-    tensors = {key: value.detach().contiguous() for key, value in flow.state_dict().items() if not _is_mask(key)}
+    if FLOWS.get(name) is type(flow):
+        config, module = flow.config, flow
+    elif name == ESTIMATOR and hasattr(flow, "model_"):
+        config, module = _estimator_config(flow), flow.model_
+    else:
+        raise TypeError(f"flow must be one of {list(FLOWS)} of elflow or a fitted {ESTIMATOR}, got {name}")
+    try:
+        text = json.dumps(config, default=_as_json)
+    except TypeError as error:
+        raise TypeError(f"a model must be made of arguments that JSON can hold to be saved: {error}") from None
+    header = {"format": FORMAT, "format_version": str(VERSION), "flow": name, "config": text}
+    derived = _derived(module)
+    tensors = {key: value.detach().contiguous() for key, value in module.state_dict().items() if key not in derived}
     with replacing(Path(path)) as temporary:
         save_file(tensors, temporary, metadata=header)
 
 
-def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> ELF:
-    """Reads what `save` wrote, in evaluation mode. Nothing in the file is executed.
+def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Any:
+    """Reads what `save` wrote: a flow in evaluation mode, or a fitted `FlowDensity`. Nothing in the file is executed.
 
     Arguments:
         path: The file.
-        device: Where to put the flow.
+        device: Where to put a flow.
     """
     path = Path(path)
     if not path.is_file():
@@ -70,8 +81,10 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> EL
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             header = file.metadata() or {}
-            kind, config = _read_header(path, header)
-            _check_size(path, config, sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys()))  # noqa: SIM118
+            name, config = _read_header(path, header)
+            numbers = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
+            if name == "ELF":
+                _check_size(path, config, numbers)
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(
@@ -79,19 +92,37 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> EL
         ) from None
     with torch.random.fork_rng(devices=[]):  # what is drawn for the new flow is overwritten at once
         try:
-            flow = kind(**config)
-            masks = {key: value for key, value in flow.state_dict().items() if _is_mask(key)}
-            if len({t.dtype for t in tensors.values() if t.is_floating_point()}) > 1:
-                raise ValueError("its tensors have several dtypes")
-            flow.load_state_dict(tensors | masks, assign=True)
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            if name == ESTIMATOR:
+                estimator = _estimator(path, config, numbers)
+                _fill(estimator.model_, tensors)
+                return estimator
+            flow = FLOWS[name](**config)
+            _fill(flow, tensors)
+        except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, AttributeError) as error:
             raise ValueError(
                 f"path must be a model saved by elflow, got {path}, whose parts do not fit: {str(error)[:300]}"
             ) from None
     return flow.to(device).eval()
 
 
-def _read_header(path: Path, header: dict[str, str]) -> tuple[type[ELF], dict[str, Any]]:
+def _fill(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    derived = _derived(module)
+    kept = {key: value for key, value in module.state_dict().items() if key in derived}
+    floats = {t.dtype for t in tensors.values() if t.is_floating_point()}
+    if len(floats) > 1:
+        raise ValueError("its tensors have several dtypes")
+    module.load_state_dict(tensors | kept, assign=True)
+    module.eval()
+
+
+def _derived(module: torch.nn.Module) -> set[str]:
+    """The masks of ELFs, which follow from the configuration: those in a file could only be wrong."""
+    flows = {f"{name}." if name else "" for name, part in module.named_modules() if isinstance(part, ELF)}
+    keys = module.state_dict().keys()
+    return {key for key in keys if key.endswith(".mask") and any(key.startswith(prefix) for prefix in flows)}
+
+
+def _read_header(path: Path, header: dict[str, str]) -> tuple[str, dict[str, Any]]:
     if header.get("format") != FORMAT:
         raise ValueError(f"path must be a model saved by elflow, got {path}, a safetensors file of another origin")
     version = header.get("format_version", "")
@@ -99,20 +130,51 @@ def _read_header(path: Path, header: dict[str, str]) -> tuple[type[ELF], dict[st
         raise ValueError(
             f"path must be of format {VERSION}, got {path} of format {version!r}: use another elflow for it"
         )
-    kind = FLOWS.get(header.get("flow", ""))
+    name = header.get("flow", "")
     try:
         config = json.loads(header.get("config", ""))
-        if kind is None or not isinstance(config, dict):
-            raise ValueError(f"flow {header.get('flow')!r}")
-        config["activation"] = PiecewiseQuadratic(**config["activation"])
+        if name not in (*FLOWS, ESTIMATOR) or not isinstance(config, dict):
+            raise ValueError(f"flow {name!r}")
+        if name in FLOWS:
+            config["activation"] = PiecewiseQuadratic(**config["activation"])
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"path must be a model saved by elflow, got {path} with a damaged header: {error}") from None
-    return kind, config
+    return name, config
 
 
-def _is_mask(key: str) -> bool:
-    """Masks follow from the configuration. Those in a file could only be wrong."""
-    return key.endswith(".mask")
+def _estimator_config(estimator: FlowDensity) -> dict[str, Any]:
+    """All that a fitted density consists of but its weights."""
+    conditions = estimator.context_schema_
+    return {
+        "parameters": {**estimator.get_params(), "random_state": None, "logger": None},
+        "schema": estimator.schema_.to_dict(),
+        "context_schema": None if conditions is None else conditions.to_dict(),
+        "fitted": {name: getattr(estimator, name) for name in FITTED},
+        "training_scores": estimator.training_scores_.tolist(),
+    }
+
+
+def _estimator(path: Path, config: dict[str, Any], numbers: int) -> FlowDensity:
+    """The density of which this is the configuration, with fresh weights."""
+    import numpy as np
+
+    from elflow.data.table import Schema
+    from elflow.estimator import FlowDensity
+
+    estimator = FlowDensity(**config["parameters"])
+    estimator.schema_ = schema = Schema.from_dict(config["schema"])
+    conditions = config["context_schema"]
+    estimator.context_schema_ = None if conditions is None else Schema.from_dict(conditions)
+    for name in FITTED:
+        setattr(estimator, name, config["fitted"][name])
+    estimator.training_scores_ = np.array(config["training_scores"], np.float64)
+    estimator.n_features_in_ = len(schema.columns)
+    if schema.table != "numpy":
+        estimator.feature_names_in_ = np.array(schema.names, dtype=object)
+    if estimator.flow == "elf":
+        _check_size(path, {"features": schema.features, "context": 0, **estimator.options_}, numbers)
+    estimator.model_ = estimator._build(estimator.options_)
+    return estimator
 
 
 def _check_size(path: Path, config: dict[str, Any], numbers: int) -> None:

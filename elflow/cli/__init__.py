@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", category=UserWarning, module="elflow")
+        warnings.filterwarnings("always", category=RuntimeWarning, module="elflow.training")
         warnings.showwarning = lambda message, *_, **__: note(str(message))
         try:
             code = app(given, prog_name="elflow", standalone_mode=False)
@@ -67,11 +69,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(code or 0)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from elflow import __version__
+
+        typer.echo(f"elflow {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error. Also ELFLOW_DEBUG=1.")
+        bool, typer.Option("--debug", help="Show the traceback of an error, as does ELFLOW_DEBUG=1.")
     ] = False,
 ) -> None:
     """Densities of tables: fit one to your data, score rows, draw new ones, see how good it is.
@@ -86,7 +98,5 @@ def _root(
 
 def _close_output() -> None:
     """Sends what is left to nowhere, so that Python does not complain about the pipe when it ends."""
-    try:
+    with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError:
-        pass

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from elflow.cli._models import check_output, described, is_terminal, use_threads
+from elflow.cli._models import check_output, described, use_threads, why_stopped
 from elflow.cli._options import Data, Missing, Seed, Threads, column_options, seconds
-from elflow.cli._terminal import duration, note, show, show_columns
+from elflow.cli._terminal import duration, is_terminal, note, show, show_columns
 
 
 def fit(
@@ -35,11 +35,12 @@ def fit(
         ),
     ] = None,
     missing: Annotated[
-        str, typer.Option(help="Missing values: 'error' refuses them, 'model' makes them values of their own.")
+        Literal["error", "model"],
+        typer.Option(help="Missing values: refuse them, or make them values of their own."),
     ] = "error",
     na: Missing = None,
     dequantization: Annotated[
-        str, typer.Option(help="How integers and categories become continuous: uniform or variational.")
+        Literal["uniform", "variational"], typer.Option(help="How integers and categories become continuous.")
     ] = "uniform",
     time_limit: Annotated[
         str | None, typer.Option(help="For how long to train: 90s, 10m, 1h30m.", show_default=False)
@@ -61,8 +62,7 @@ def fit(
     elflow fit adult.csv -o adult.elf --na '?' --missing model --time-limit 10m
     elflow fit prices.parquet -o prices.elf --context country --bounds price=0:
 
-    While it trains, MODEL.checkpoint keeps how far it is: after a crash or Ctrl-C, the same command with --resume goes
-    on from there.
+    After a crash or Ctrl-C, the same command with --resume goes on where it was.
     """
     limit = None if time_limit is None else seconds(time_limit)
     columns = column_options(bounds or [], kind or [])
@@ -97,10 +97,8 @@ def fit(
     try:
         est.fit(rows, context=conditions, checkpoint=checkpoint)
     except (KeyboardInterrupt, SystemExit):  # Lightning makes the one of the other
-        kept = (
-            f"{checkpoint} is kept, --resume goes on" if checkpoint.exists() else "there is nothing to go on from yet"
-        )
-        note(f"interrupted: {kept}")
+        kept = f"{checkpoint} is kept: --resume goes on from it"
+        note(f"interrupted; {kept if checkpoint.exists() else 'there is nothing yet to go on from'}")
         raise typer.Exit(130) from None
     est.save(output)
     checkpoint.unlink(missing_ok=True)
@@ -109,7 +107,7 @@ def fit(
         show(
             [
                 ("held-out likelihood", f"{best:.4f} nats per row"),
-                ("time", f"{duration(est.seconds_)}, ended by {est.stopped_.replace('_', ' ')}"),
+                ("time", f"{duration(est.seconds_)}, until {why_stopped(est.stopped_)}"),
                 ("model", f"{output}, {est.n_parameters_:,} parameters"),
             ]
         )

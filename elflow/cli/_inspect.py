@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from elflow.cli._models import check_output, described, known_columns, load_density, split, use_threads
+from elflow.cli._models import check_output, described, known_columns, load_density, split, use_threads, why_stopped
 from elflow.cli._options import Data, Missing, Model, Threads
 from elflow.cli._terminal import duration, show, show_columns
 
@@ -65,13 +65,12 @@ def info(
         show([*lines, ("features", str(facts["features"])), ("context", str(facts["context"]))])
         return
     history = facts["history"]
+    took = f"{history['steps']:,} steps in {duration(facts['seconds'])}, until {why_stopped(facts['stopped'])}"
+    best = f"{history['validation']:.4f} nats per row, round {history['best']} of {history['rounds']}"
     lines += [
         ("fitted to", f"{facts['rows']:,} rows"),
-        ("trained", f"{history['steps']:,} steps in {duration(facts['seconds'])}, ended by {_words(facts['stopped'])}"),
-        (
-            "likelihood",
-            f"{history['validation']:.4f} nats per held-out row, in round {history['best']} of {history['rounds']}",
-        ),
+        ("trained", took),
+        ("held-out likelihood", best),
         ("elflow", facts["elflow"]),
     ]
     show(lines)
@@ -111,7 +110,3 @@ def _facts(path: Path, model: Any) -> dict[str, Any]:
         "columns": described(model.schema_, "modelled") + described(model.context_schema_, "context"),
         "elflow": elflow.__version__,
     }
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from pathlib import Path
 from typing import Any
 
 SHOWN = 4
 """How many categories are shown."""
+STOPPED = {
+    "patience": "the held-out likelihood grew no more",
+    "max_steps": "all steps were done",
+    "time_limit": "the time was up",
+}
+"""What is said about why a training ended."""
 
 
 def load_density(path: Path) -> Any:
@@ -59,6 +65,11 @@ def described(schema: Any, role: str) -> list[dict[str, Any]]:
     ]
 
 
+def why_stopped(reason: str) -> str:
+    """Why a training ended, in words."""
+    return STOPPED.get(reason, reason)
+
+
 def check_output(path: Path, *inputs: Path) -> None:
     """That a file can be written there, before hours are spent on what is to be in it."""
     if path.is_dir():
@@ -70,11 +81,6 @@ def check_output(path: Path, *inputs: Path) -> None:
     for other in inputs:
         if path.exists() and other.exists() and path.samefile(other):
             raise ValueError(f"{path} must not be what is read: choose another name for -o")
-
-
-def is_terminal() -> bool:
-    """Whether someone sees a progress bar."""
-    return sys.stderr.isatty()
 
 
 def _values(column: Any) -> str:
@@ -90,9 +96,12 @@ def _range(column: Any) -> str:
         shown = ", ".join(map(str, column.levels[:SHOWN]))
         return f"{len(column.levels)}: {shown}" + (", ..." if len(column.levels) > SHOWN else "")
     if not column.discrete:
-        low, high = (float(end) for end in (column.map.low, column.map.high))
-        ends = ("" if low == float("-inf") else f"{low:g}", "" if high == float("inf") else f"{high:g}")
-        return f"within {ends[0]}..{ends[1]}" if any(ends) else "any"
+        low, high = float(column.map.low), float(column.map.high)
+        if math.isinf(low) and math.isinf(high):
+            return "any"
+        if math.isinf(low) or math.isinf(high):
+            return f"at least {low:g}" if math.isinf(high) else f"at most {high:g}"
+        return f"between {low:g} and {high:g}"
     first, last = int(column.map.edges[0]), int(column.map.edges[-1]) - 1
     if column.kind == "datetime":
         step = int(column.step)

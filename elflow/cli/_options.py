@@ -32,16 +32,13 @@ def seconds(text: str) -> float:
         >>> seconds("1h30m"), seconds("2.5m"), seconds("45")
         (5400.0, 150.0, 45.0)
     """
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd]?)", text)
-    if (
-        not parts
-        or "".join(map("".join, parts)) != text.strip().lower()
-        or (len(parts) > 1 and not all(u for _, u in parts))
-    ):
-        raise typer.BadParameter(f"it must be a duration such as 90s, 10m or 1h30m, got {text!r}")
-    total = sum(float(number) * UNITS[unit or "s"] for number, unit in parts)
-    if not total:
-        raise typer.BadParameter(f"it must be longer than nothing, got {text!r}")
+    number = r"\d+(?:\.\d+)?"
+    clean = text.strip().lower()
+    if re.fullmatch(number, clean):
+        clean += "s"
+    total = sum(float(part[:-1]) * UNITS[part[-1]] for part in re.findall(f"{number}[smhd]", clean))
+    if not re.fullmatch(f"(?:{number}[smhd])+", clean) or not total:
+        raise ValueError(f"--time-limit must be a duration such as 90s, 10m or 1h30m, got {text!r}")
     return total
 
 
@@ -57,18 +54,16 @@ def column_options(bounds: list[str], kinds: list[str]) -> dict[str, Any]:
         name, _, ends = text.rpartition("=")
         low, colon, high = ends.partition(":")
         if not name or not colon:
-            raise typer.BadParameter(f"--bounds must be COL=LOW:HIGH, either of which may be left out, got {text!r}")
+            raise ValueError(f"--bounds must be COL=LOW:HIGH, either of which may be left out, got {text!r}")
         found[name] = (_bound(low, text), _bound(high, text))
         if found[name] == (None, None):
-            raise typer.BadParameter(f"--bounds must have a bound, got {text!r}")
+            raise ValueError(f"--bounds must have a bound, got {text!r}")
     for text in kinds:
         name, _, kind = text.rpartition("=")
         if not name or not kind:
-            raise typer.BadParameter(f"--kind must be COL=KIND, got {text!r}")
+            raise ValueError(f"--kind must be COL=KIND, got {text!r}")
         if name in found:
-            raise typer.BadParameter(
-                f"column {name!r} must have either --bounds or --kind: bounds are of continuous ones"
-            )
+            raise ValueError(f"column {name!r} must have either --bounds or --kind, got both")
         found[name] = kind
     return found
 
@@ -79,4 +74,4 @@ def _bound(number: str, text: str) -> float | None:
     try:
         return float(number)
     except ValueError:
-        raise typer.BadParameter(f"--bounds must be COL=LOW:HIGH with numbers, got {text!r}") from None
+        raise ValueError(f"--bounds must be COL=LOW:HIGH with numbers, got {text!r}") from None

@@ -59,7 +59,7 @@ def sample(
 
 
 def _contexts(est: Any, model: Path, context: Path | None, number: int) -> tuple[int | None, Iterator[tuple[Any, int]]]:
-    """How many rows there will be, if that is known; and the contexts of each block, with how many rows to draw of each."""
+    """How many rows there will be, if known; and for each block its contexts, with how many rows to draw of each."""
     names = [] if est.context_schema_ is None else [column.name for column in est.context_schema_.columns]
     if names and context is None:
         raise ValueError(f"{model} has a context: --context must be a table of the columns {names}")

@@ -70,10 +70,15 @@ def show_columns(columns: list[dict[str, Any]]) -> None:
     console().print(table)
 
 
+def is_terminal() -> bool:
+    """Whether anyone would see a progress bar."""
+    return sys.stderr.isatty()
+
+
 @contextmanager
 def progress(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar on the standard error, if that is a terminal; gives the function that moves it to so many of the total."""
-    if not sys.stderr.isatty():
+    if not is_terminal():
         yield lambda done: None
         return
     from rich.progress import Progress

@@ -225,7 +225,7 @@ def kind_of_table(table: Any) -> str:
         return "polars"
     if module == "pyarrow" and hasattr(table, "to_pandas") and hasattr(table, "schema"):
         return "pyarrow"
-    if module in ("numpy", "builtins", "torch") or hasattr(table, "__array__"):
+    if module in ("numpy", "builtins", "torch", "scipy") or hasattr(table, "__array__"):
         return "numpy"
     raise TypeError(f"the table must be of pandas, polars, pyarrow or numpy, got {type(table).__name__}")
 

@@ -62,11 +62,11 @@ class Dequantized(nn.Module):
     @torch.no_grad()
     def initialize(self, rows: Cells, c: Tensor | None = None) -> None:
         """Sets what the flow takes from its first data."""
-        if hasattr(self.flow, "initialize"):
-            self.flow.initialize(self.place(rows)[0], c)
         if self.noise is not None:
             where = self._where(rows, c)
             self.noise.initialize(torch.randn_like(where[..., : len(self.cells)]), where)
+        if hasattr(self.flow, "initialize"):
+            self.flow.initialize(self.place(rows, c)[0], c)
 
     def place(self, rows: Cells, c: Tensor | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Numbers z for each row, and what to add to their log-density so that it bounds that of the row.
@@ -81,8 +81,9 @@ class Dequantized(nn.Module):
         ladj = 0.0
         if self.noise is not None:
             normal = torch.randn_like(rows.low) if noise is None else torch.special.ndtri(noise)
-            normal = normal.to(rows.exact.dtype)
-            v, log_slope = self.noise.transform(self._where(rows, c)).call_and_ladj(normal)
+            normal = normal.to(rows.exact.dtype).expand(torch.broadcast_shapes(normal.shape, rows.low.shape))
+            where = self._where(rows, c).expand(*normal.shape[:-1], -1)
+            v, log_slope = self.noise.transform(where).call_and_ladj(normal)
             ladj = log_slope + (normal**2 - v**2).sum(-1) / 2
             noise = torch.special.ndtr(v.double())
         elif noise is None:

@@ -19,7 +19,7 @@ def write(
     X: Any,
     path: str | os.PathLike[str],
     context: Any = None,
-    rows: int = 10_000,
+    rows: int | None = None,
     random_state: int = 0,
 ) -> Findings:
     """Writes an HTML page that shows how good a fitted density is, and returns the numbers on it.
@@ -33,10 +33,12 @@ def write(
             those that the model is judged by; another table is split in halves, one of them for the baselines.
         path: Where to; a file that is there is replaced.
         context: The context of each row, if the model has one.
-        rows: How many rows to look at, at most; others are left out at random.
+        rows: How many rows to look at, at most; others are left out at random. None for as many as take about half a
+            minute.
         random_state: A seed for what is drawn at random.
     """
-    rows, random_state = check_count("rows", rows, FEWEST_ROWS), check_count("random_state", random_state, 0)
+    rows = None if rows is None else check_count("rows", rows, FEWEST_ROWS)
+    random_state = check_count("random_state", random_state, 0)
     path = Path(path)
     if not path.parent.is_dir():  # before the work, not after it
         raise FileNotFoundError(f"path must be in a folder that exists, got {path}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -64,8 +63,8 @@ def _gaussians(train: Rows, test: Rows, fitted_to: Rows, chosen_by: Rows, random
         if components > max(1, len(fitted_to) // 4):
             break
         values[components] = validated(components, ridge)
-        if len(values) > 2 and all(b < a for a, b in pairwise([*values.values()][-3:])):
-            break  # worse twice in a row: more of them will not help
+        if components > 2 and values[components] < max(values.values()):
+            break  # more of them will not help
     best = max(values, key=lambda components: values[components])
     gaussian = _mixture(train, 1, ridge, random_state)
     mixture = _mixture(train, best, ridge, random_state) or gaussian
@@ -102,9 +101,10 @@ def kernel_density(train: Rows, test: Rows, bandwidths: tuple[float, ...]) -> Ro
     scikit-learn's would compute all the distances anew for every bandwidth.
     """
     points, features = torch.from_numpy(train), train.shape[1]
+    squares = points.square().sum(1)
     parts = []
     for some in torch.from_numpy(test).split(256):
-        squares = torch.cdist(some, points, compute_mode="donot_use_mm_for_euclid_dist").square()
-        sums = [torch.logsumexp(squares / (-2 * h * h), 1) - features * np.log(h) for h in bandwidths]
+        distances = (some.square().sum(1, keepdim=True) + squares - 2 * some @ points.T).clamp(min=0)  # squared
+        sums = [torch.logsumexp(distances / (-2 * h * h), 1) - features * np.log(h) for h in bandwidths]
         parts.append(torch.stack(sums))
     return torch.cat(parts, 1).numpy() - np.log(len(train)) - features / 2 * np.log(2 * np.pi)

@@ -32,6 +32,10 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 FEWEST_ROWS = 10
+USUAL_NUMBERS = 100_000
+"""How many numbers of a table are looked at unless told otherwise: for about half a minute of work."""
+USUAL_ROWS = (2_000, 10_000)
+"""Between how many and how many rows these are."""
 HELD_OUT_SHARE = 1 / 3
 """Of the rows looked at, how many at most are held-out ones."""
 MOST_SAMPLES = 4000
@@ -130,7 +134,7 @@ class Findings:
         return max(self.scores[1:], key=lambda score: score.mean)
 
 
-def measure(est: FlowDensity, X: Any, context: Any, rows: int, random_state: int) -> Findings:
+def measure(est: FlowDensity, X: Any, context: Any, rows: int | None, random_state: int) -> Findings:
     """Everything in a report on this model and this table."""
     if not isinstance(est, FlowDensity):
         raise TypeError(f"est must be a fitted elflow.FlowDensity, got {type(est).__name__}")
@@ -142,6 +146,8 @@ def measure(est: FlowDensity, X: Any, context: Any, rows: int, random_state: int
         raise ValueError(f"X must have at least {FEWEST_ROWS} rows for a report, got {count}")
     if context is not None and len(context) != count:
         raise ValueError(f"context must have as many rows as X, {count}, got {len(context)}")
+    if rows is None:
+        rows = int(np.clip(USUAL_NUMBERS // est.schema_.features, *USUAL_ROWS))
     rng = np.random.default_rng(random_state)
     held_out = est.held_out(X)
     known = held_out is not None and bool(0 < held_out.sum() < count)
