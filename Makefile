@@ -17,7 +17,7 @@ lint: .venv/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/.bench
+bench: .venv/.demo
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.exactness
 	$(BIN)/python -m benchmarks.flows

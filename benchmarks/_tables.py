@@ -70,7 +70,7 @@ def returns(data: Path) -> pd.DataFrame:
 def shuffled(table: pd.DataFrame, seed: int, share: float = 0.8) -> Split:
     order = np.random.default_rng(seed).permutation(len(table))
     cut = round(share * len(table))
-    return tuple(table.iloc[part].reset_index(drop=True) for part in (order[:cut], order[cut:]))  # type: ignore[return-value]
+    return tuple(table.iloc[part].reset_index(drop=True) for part in (order[:cut], order[cut:]))
 
 
 Archive = np.lib.npyio.NpzFile
@@ -128,4 +128,4 @@ def _adult(path: Path) -> Split:
     for column in table.select_dtypes(exclude="number").columns.drop("split"):
         table[column] = table[column].astype("category")
     parts = (table[table.split == part].drop(columns="split").reset_index(drop=True) for part in ("train", "test"))
-    return tuple(parts)  # type: ignore[return-value]
+    return tuple(parts)

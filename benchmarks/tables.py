@@ -3,8 +3,8 @@
 python -m benchmarks.tables --data FOLDER
 
 Every model sees the same rows, holds out the same ones and has the same time limit; each mixture has it to itself.
-Mixtures and kernels work on the estimator's own encoding of the columns, and on plainly standardised columns where all
-of them are continuous: the better of the two by validation counts. A run that is interrupted goes on where it was.
+Mixtures and kernels work on the estimator's own encoding of the columns and on plainly standardised ones: the better of
+the two by validation counts. A run that is interrupted goes on where it was.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from benchmarks._baselines import best_kernel, best_mixture
 from benchmarks._measure import RESULTS, machine, write
 from benchmarks._tables import SETS, add_data, folder, load
 from elflow._files import replacing
-from elflow.estimator import FlowDensity
+from elflow.estimator import DRAWS, FlowDensity
 
 FLOWS = ("elf", "nsf", "maf")
 MODELS = (*FLOWS, "gmm", "kde")
@@ -54,6 +55,8 @@ def average(values: np.ndarray) -> tuple[float, float]:
 
 
 Measured = tuple[dict[str, Any], np.ndarray]
+Encode = Callable[[pd.DataFrame, int], tuple[np.ndarray, np.ndarray]]
+"""Of a table and a seed, numbers and what to add to their log-density so that it is one of rows."""
 
 
 def flow(model: str, training: pd.DataFrame, test: pd.DataFrame, seed: int, limit: float) -> Measured:
@@ -66,28 +69,45 @@ def flow(model: str, training: pd.DataFrame, test: pd.DataFrame, seed: int, limi
 
 
 def baseline(model: str, training: pd.DataFrame, test: pd.DataFrame, seed: int, limit: float) -> Measured:
-    """The better of two encodings: the estimator's own, which one step of training gives, and standardised columns."""
+    """A mixture or kernels on the better of two encodings; one step of training is enough for the estimator's own."""
     est = FlowDensity(max_steps=1, random_state=seed).fit(training)
     out = est.held_out(training)
+    assert out is not None  # it is the very table
     held_out = np.random.default_rng(seed).permutation(np.flatnonzero(out))[:HELD_OUT]
-    encodings = {"encoded": (est.encode(training), est.encode(test))}
-    if all(column.kind == "continuous" for column in est.schema_.columns):
-        centre, scale = training.mean().to_numpy(), training.std().to_numpy()
-        volume = -np.log(scale).sum()
-        encodings["standardised"] = tuple(  # type: ignore[assignment]
-            ((table.to_numpy() - centre) / scale, np.full(len(table), volume)) for table in (training, test)
-        )
+    encodings = {"encoded": est.encode, "standardised": standardised(est, training)}
     start = time.perf_counter()
     found = []
-    for encoding, ((z, volume), (z_test, volume_test)) in encodings.items():
+    for name, encode in encodings.items():
+        z, log_volume = encode(training, seed)
         rows, others = z[~out], z[held_out]
         fit = best_mixture(rows, others, limit, seed) if model == "gmm" else best_kernel(rows, others, seed)
-        found.append((fit.validation + volume[held_out].mean(), encoding, fit, z_test, volume_test))
+        found.append((fit.validation + log_volume[held_out].mean(), name, fit))
     seconds = time.perf_counter() - start
-    validation, encoding, best, z_test, volume_test = max(found, key=lambda each: each[0])
+    validation, name, best = max(found, key=lambda each: each[0])
     record = {"seconds": seconds, "parameters": best.parameters, "rows": best.rows, "validation": validation}
-    record |= {"chosen": f"{best.chosen}, {encoding}"}
-    return record, best.log_density(z_test) + volume_test
+    # Probabilities of cells are averages over points of them, as those of `score_samples` are.
+    draws = [encodings[name](test, draw) for draw in range(DRAWS if est.schema_.cells else 1)]
+    log_density = np.logaddexp.reduce([best.log_density(z) + volume for z, volume in draws]) - np.log(len(draws))
+    return record | {"chosen": f"{best.chosen}, {name}"}, log_density
+
+
+def standardised(est: FlowDensity, training: pd.DataFrame) -> Encode:
+    """Columns minus their mean, over their deviation; values of cells are spread evenly, a step wide."""
+
+    def numbers(table: pd.DataFrame, seed: int) -> np.ndarray:
+        rng, columns = np.random.default_rng(seed), []
+        for column in est.schema_.columns:
+            values = table[column.name].to_numpy()
+            if column.levels is not None:
+                values = pd.Index(column.levels).get_indexer(values)
+            width = 1.0 if column.levels is not None else column.step or 0.0
+            columns.append(values + width * (rng.random(len(values)) - 0.5))
+        return np.stack(columns, 1)
+
+    x = numbers(training, 0)
+    centre, scale = x.mean(0), x.std(0)
+    volume = -np.log(scale).sum()
+    return lambda table, seed: ((numbers(table, seed) - centre) / scale, np.full(len(table), volume))
 
 
 class Store:

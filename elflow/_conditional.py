@@ -35,8 +35,9 @@ Floats = NDArray[np.float64]
 class Conditional:
     """The distribution of one column for each row, given the row's other columns.
 
-    Along the column's own number z the joint density is proportional to the conditional one. It is evaluated on a coarse
-    grid, then on finer ones which are densest where most of the probability lies, and integrated by the trapezoidal rule.
+    Along the column's own number z the joint density is proportional to the conditional one. It is evaluated on a
+    coarse grid, then on finer ones which are densest where most of the probability lies, and integrated by the
+    trapezoidal rule.
 
     Arguments:
         model: The fitted flow.
@@ -55,13 +56,13 @@ class Conditional:
             raise ValueError(f"X must have values of {name!r}, got {int(self.values.isna().sum())} missing ones")
         self.rows = rows
         self.draws = DRAWS if any(place != self.position for place in schema.cells) else 1
-        self.knots = np.tile(np.linspace(-WIDEST, WIDEST, POINTS), (rows.count, 1))
+        self.knots = np.tile(np.linspace(-WIDEST, WIDEST, POINTS), (rows.length, 1))
         self.cumulative = self._integrate(self.knots)
         shares = np.linspace(0, 1, POINTS)
         for _ in range(REFINEMENTS):
             inner = [np.interp(shares, c, k) for c, k in zip(self.cumulative, self.knots, strict=True)]
-            inner = np.reshape(inner, (rows.count, POINTS))
-            self.knots = np.sort(np.concatenate([inner, self.knots[:, ::2]], 1), 1)
+            knots = np.concatenate([np.reshape(inner, (rows.length, POINTS)), self.knots[:, ::2]], 1)
+            self.knots = np.sort(knots, 1)
             self.cumulative = self._integrate(self.knots)
 
     def cdf(self) -> Floats:

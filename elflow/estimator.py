@@ -66,7 +66,8 @@ class FlowDensity(DensityMixin, BaseEstimator):
         schema_: What the columns are.
         context_schema_: The same of the context, or None.
         model_: The fitted flow, over the numbers that stand for a row.
-        history_: For each round of training its step, seconds, rate, and the mean log-density of training and held-out rows.
+        history_: For each round of training its step, seconds and rate, and the mean log-density of training rows and
+            of held-out rows.
         n_features_in_: The number of columns.
         feature_names_in_: Their names, if the table has names.
 
@@ -130,8 +131,8 @@ class FlowDensity(DensityMixin, BaseEstimator):
             y: Not used; it is here because scikit-learn passes it.
             context: What to condition on, a table of N rows: the density is then p(row | context).
             sample_weight: How much each row counts, `(N,)`.
-            checkpoint: A file that keeps the state of training after every round. If it is there, training goes on from it,
-                to the very weights that it would have come to. It is left there; delete it once the model is saved.
+            checkpoint: A file that keeps the state of training after every round. If it is there, training goes on from
+                it, to the very weights that it would have come to. It is left there: delete it once the model is saved.
 
         Returns:
             The estimator.
@@ -172,9 +173,12 @@ class FlowDensity(DensityMixin, BaseEstimator):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = self._build(options)
-        settings = {"options": options, "recipe": recipe.to_dict(), "seed": seed, "flow": self.flow}
-        settings["recipe"].pop("time_limit")  # a longer one may be given for the rest of the way
-        settings |= {"schema": self.schema_.to_dict(), "dequantization": self.dequantization}
+        settings = {
+            "flow": [self.flow, options, self.dequantization],
+            "recipe": recipe.to_dict() | {"time_limit": None},  # more time may be given for the rest of the way
+            "seed": seed,
+            "schema": self.schema_.to_dict(),
+        }
         self.model_, training_ = fit(
             model,
             rows.take(training),
@@ -201,8 +205,8 @@ class FlowDensity(DensityMixin, BaseEstimator):
         """The log-density of each row, in nats and in the units of the data.
 
         Discrete columns contribute a probability. It is estimated from points of each value's cell, the same for all
-        rows, and in expectation too small; the more points, the closer. A value outside of a column's bounds has density
-        zero, and its row minus infinity.
+        rows, and in expectation too small; the more points, the closer. A value outside of a column's bounds has
+        density zero, and its row minus infinity.
 
         Arguments:
             X: The table, `(N, columns)`.
@@ -297,7 +301,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         """
         check_is_fitted(self, "schema_")
         rows = self._rows(self._frame(X))
-        noise = check_random_state(random_state).uniform(size=(rows.count, len(self.schema_.cells)))
+        noise = check_random_state(random_state).uniform(size=(rows.length, len(self.schema_.cells)))
         uniform = Dequantized(self.model_.flow, self.schema_.exact, self.schema_.cells)
         z, log_volume = uniform.place(rows.x, noise=torch.from_numpy(noise))
         return z.double().numpy(), log_volume.double().numpy()
@@ -349,7 +353,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         """The context as a frame."""
         expected = None if fitting else self.context_schema_
         if not fitting and (context is None) != (expected is None):
-            wanted = "None, as the density was fitted without one" if expected is None else f"a table of {expected.names}"
+            wanted = "None, as there was none in fitting" if expected is None else f"a table of {expected.names}"
             raise ValueError(f"context must be {wanted}, got {'None' if context is None else type(context).__name__}")
         if context is None:
             return None
@@ -396,7 +400,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         draws = draws if columns else 1
         noise = torch.from_numpy(qmc.Sobol(max(1, columns), rng=0).random(draws)[:, None, :columns])
         scores = []
-        for at in range(0, rows.count, size := max(1, BLOCK // draws)):
+        for at in range(0, rows.length, size := max(1, BLOCK // draws)):
             block = rows.take(slice(at, at + size))
             bounds = self.model_(block.context).log_prob(block.x, noise if columns else None).double()
             scores.append(torch.logsumexp(bounds, 0) - np.log(draws) if columns else bounds)

@@ -51,7 +51,8 @@ def save(flow: ELF | FlowDensity, path: str | os.PathLike[str]) -> None:
         True
     """
     name = type(flow).__name__
-    if FLOWS.get(name) is type(flow):
+    module: torch.nn.Module
+    if isinstance(flow, ELF) and FLOWS.get(name) is type(flow):
         config, module = flow.config, flow
     elif name == ESTIMATOR and hasattr(flow, "model_"):
         config, module = _estimator_config(flow), flow.model_

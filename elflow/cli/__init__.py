@@ -58,9 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             code = app(given, prog_name="elflow", standalone_mode=False)
             sys.stdout.flush()
-        except BrokenPipeError:
+        except (BrokenPipeError, SystemExit) as error:  # typer makes the one of the other
+            if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+                raise
             _close_output()
             return 141
+        except typer.Abort:  # Ctrl-C, in some versions of typer
+            return 130
         except Exception as error:
             if debug:
                 raise

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from elflow.cli._mean import Mean
 from elflow.cli._models import check_output, described, use_threads, why_stopped
 from elflow.cli._options import Data, Missing, Seed, Threads, column_options, seconds
 from elflow.cli._terminal import duration, is_terminal, note, show, show_columns
+
+MOST_HELD_OUT = 10_000
+"""How many held-out rows are scored in the end."""
 
 
 def fit(
@@ -103,10 +108,9 @@ def fit(
     est.save(output)
     checkpoint.unlink(missing_ok=True)
     if not quiet:
-        best = max(entry["validation"] for entry in est.history_)
         show(
             [
-                ("held-out likelihood", f"{best:.4f} nats per row"),
+                ("held-out likelihood", _held_out(est, rows, conditions)),
                 ("time", f"{duration(est.seconds_)}, until {why_stopped(est.stopped_)}"),
                 ("model", f"{output}, {est.n_parameters_:,} parameters"),
             ]
@@ -136,17 +140,33 @@ def _tables(data: Path, na: list[str], drop: list[str], context: list[str]) -> t
 
 def _is_complete(output: Path, est: Any, rows: Any, conditions: Any) -> bool:
     """Whether the model that is there came of the same data and settings. It could be of an earlier training."""
+    from sklearn.utils import check_random_state
+
     from elflow.cli._models import load_density
 
     try:
         there = load_density(output)
     except (ValueError, OSError):
         return False
-    irrelevant = ("verbose", "logger")
-    asked, had = est.get_params(), there.get_params()
-    same = all(asked[name] == had[name] for name in asked if name not in irrelevant)
-    contexts = [] if there.context_schema_ is None else [column.name for column in there.context_schema_.columns]
-    return same and contexts == ([] if conditions is None else list(conditions)) and there.held_out(rows) is not None
+    apart = {"verbose", "logger", "random_state"} | ({"time_limit"} if there.stopped_ != "time_limit" else set())
+    asked, had = (json.dumps({k: v for k, v in e.get_params().items() if k not in apart}) for e in (est, there))
+    contexts = [] if there.context_schema_ is None else there.context_schema_.names
+    return (
+        asked == had
+        and contexts == ([] if conditions is None else list(conditions))
+        and there.seed_ == check_random_state(est.random_state).randint(2**31 - 1)
+        and there.held_out(rows) is not None
+    )
+
+
+def _held_out(est: Any, rows: Any, conditions: Any) -> str:
+    """The mean log-density of the rows that were held out, as `elflow score` would have it."""
+    import numpy as np
+
+    some = np.flatnonzero(est.held_out(rows))[:MOST_HELD_OUT]
+    mean = Mean()
+    mean.add(est.score_samples(rows.iloc[some], context=None if conditions is None else conditions.iloc[some]))
+    return f"{mean} per row, of {mean.count:,} rows"
 
 
 def _show_found(rows: Any, conditions: Any, columns: dict[str, Any], missing: str) -> None:
@@ -154,5 +174,6 @@ def _show_found(rows: Any, conditions: Any, columns: dict[str, Any], missing: st
 
     schema = Schema.fit(rows, columns, missing)
     context = None if conditions is None else Schema.fit(conditions, None, missing)
-    show([("rows", f"{len(rows):,}"), ("columns", str(rows.shape[1]))])
+    beside = "" if context is None else f", given {len(context.columns)}"
+    show([("rows", f"{len(rows):,}"), ("columns", f"{rows.shape[1]}{beside}")])
     show_columns(described(schema, "modelled") + described(context, "context"))

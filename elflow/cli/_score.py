@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from elflow.cli._mean import Mean
 from elflow.cli._models import known_columns, load_density, split, use_threads
 from elflow.cli._options import Data, Missing, Model, Threads
 from elflow.cli._terminal import progress, show
@@ -48,7 +48,7 @@ def score(
     est = load_density(model)
     use_threads(threads)
     scan = scan_table(data, known_columns(est), BLOCK, na or [], extra=append)
-    mean = _Mean()
+    mean = Mean()
     with writer, progress("scoring", scan.total) as done:
         for block in scan:
             rows, context = split(est, block)
@@ -64,29 +64,6 @@ def score(
     if output is not None and str(output) != "-":
         summary.append(("scores", str(output)))
     show(summary, error=str(output) == "-")
-
-
-class _Mean:
-    """A mean and its standard error, of blocks."""
-
-    def __init__(self) -> None:
-        self.count, self.mean, self.squares = 0, 0.0, 0.0
-
-    def add(self, values: Any) -> None:
-        count, mean = len(values), float(values.mean())
-        squares = float(((values - mean) ** 2).sum()) if math.isfinite(mean) else math.nan
-        both = self.count + count
-        away = mean - self.mean
-        self.squares += squares + (away * away * self.count * count / both if self.count else 0.0)
-        self.mean = mean if not self.count else self.mean + away * count / both
-        self.count = both
-
-    def __str__(self) -> str:
-        if not math.isfinite(self.mean):
-            return f"{self.mean} nats: some rows lie outside of what the model thinks possible"
-        if self.count < 2:
-            return f"{self.mean:.4f} nats"
-        return f"{self.mean:.4f} +- {math.sqrt(self.squares / (self.count - 1) / self.count):.4f} nats"
 
 
 def _beside(block: Any, scores: dict[str, Any]) -> Any:

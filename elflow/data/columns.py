@@ -67,7 +67,7 @@ class Column:
         share = (absent + 0.5) / (len(values) + 1) if missing and absent else 0.0
         present = _plain(name, present)
         found = _kind(name, present)
-        if kind is None and bounds is None:
+        if kind is None:
             kind = found
         elif bounds is not None or kind in ("continuous", "integer", "datetime"):
             numeric = ["continuous", "integer", "boolean"] if kind != "datetime" else ["datetime"]
@@ -126,7 +126,9 @@ class Column:
             levels = pd.Series(list(self.levels), dtype=object)
             return self._restore(levels.iloc[np.clip(numbers, 0, len(levels) - 1)].reset_index(drop=True), absent)
         if self.kind == "datetime":
-            return self._restore(pd.Series((numbers * int(self.step or 1)).astype("datetime64[ns]")), absent)
+            stamps = pd.Series((numbers * int(self.step or 1)).astype("datetime64[ns]"))
+            zoned = isinstance(pd.api.types.pandas_dtype(self.dtype), pd.DatetimeTZDtype)
+            return self._restore(stamps.dt.tz_localize("UTC") if zoned else stamps, absent)
         if self.kind == "continuous":
             return self._restore(pd.Series(_on_grid(numbers, self.step or 1.0)), absent)
         return self._restore(pd.Series(numbers), absent)
@@ -149,7 +151,9 @@ class Column:
     def _integers(self, present: pd.Series) -> Ints:
         """The integers that values of a column with cells are."""
         if self.levels is not None:
-            codes = pd.Index(list(self.levels), dtype=object).get_indexer(pd.Index(present.astype(object), dtype=object))
+            codes = pd.Index(list(self.levels), dtype=object).get_indexer(
+                pd.Index(present.astype(object), dtype=object)
+            )
             return np.where(codes < 0, len(self.levels), codes).astype(np.int64)  # all that were never seen are one
         if self.kind == "datetime":
             return _nanoseconds(self.name, present) // int(self.step or 1)
@@ -266,14 +270,17 @@ def _grid(x: Floats, distinct: Floats) -> float | None:
         return None
     for digits in range(1, 7):
         scaled = distinct * 10.0**digits
-        if np.abs(scaled).max() < 2**40 and (np.abs(scaled - np.round(scaled)) < 1e-6 * np.maximum(1, np.abs(scaled))).all():
+        if (
+            np.abs(scaled).max() < 2**40
+            and (np.abs(scaled - np.round(scaled)) < 1e-6 * np.maximum(1, np.abs(scaled))).all()
+        ):
             return float(10.0**-digits)
     return None
 
 
 def _on_grid(numbers: Ints, step: float) -> Floats:
     """Multiples of a power of ten as their decimals read, without 0.30000000000000004."""
-    return numbers / round(1 / step) if step < 1 else numbers * step
+    return np.asarray(numbers / round(1 / step) if step < 1 else numbers * step, np.float64)
 
 
 def _bounds(name: str, x: Floats, asked: tuple[float, float] | None) -> list[tuple[float, float]]:

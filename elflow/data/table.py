@@ -197,7 +197,7 @@ def as_frame(table: Any, names: list[str] | None = None) -> pd.DataFrame:
     if repeated := sorted(set(frame.columns[frame.columns.duplicated()])):
         raise ValueError(f"columns must have names of their own, got several of {repeated}")
     if frame.shape[1] == 0:
-        raise ValueError(f"the table must have columns, got 0 feature(s) (shape={frame.shape}) while a minimum of 1 is required.")
+        raise ValueError(f"the table must have at least one column, got 0 feature(s) (shape={frame.shape})")
     return frame.reset_index(drop=True)
 
 
@@ -256,6 +256,6 @@ def _refuse_missing(frame: pd.DataFrame) -> None:
     if len(counts):
         listed = ", ".join(f"{name!r} ({count})" for name, count in counts.items())
         raise ValueError(
-            f"the table must not have missing values (NaN), got some in {listed}: fill them in, drop them, or model them "
-            "with missing='model'"
+            f"the table must not have missing values (NaN), got some in {listed}: fill them in, drop them, or model "
+            "them with missing='model'"
         )

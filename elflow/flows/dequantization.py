@@ -65,8 +65,8 @@ class Dequantized(nn.Module):
         if self.noise is not None:
             where = self._where(rows, c)
             self.noise.initialize(torch.randn_like(where[..., : len(self.cells)]), where)
-        if hasattr(self.flow, "initialize"):
-            self.flow.initialize(self.place(rows, c)[0], c)
+        if initialize := getattr(self.flow, "initialize", None):
+            initialize(self.place(rows, c)[0], c)
 
     def place(self, rows: Cells, c: Tensor | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Numbers z for each row, and what to add to their log-density so that it bounds that of the row.

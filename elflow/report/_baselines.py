@@ -15,7 +15,7 @@ __all__ = ["Baseline", "baselines"]
 
 COMPONENTS = (1, 2, 4, 8, 16, 32, 64)
 RIDGES = (1e-6, 1e-3, 1e-1)
-"""What is added to variances of 1. The first is nothing to speak of; the others are for fewer rows than columns."""
+"""What is added to variances of 1. The first is nothing to speak of; the others are for few rows and many columns."""
 BANDWIDTHS = tuple(np.geomspace(0.01, 3, 24))
 """In standard deviations of a column."""
 INNER = 0.2
@@ -57,7 +57,8 @@ def _gaussians(train: Rows, test: Rows, fitted_to: Rows, chosen_by: Rows, random
         mixture = _mixture(fitted_to, components, ridge, random_state)
         return -np.inf if mixture is None else float(mixture.score_samples(chosen_by).mean())
 
-    ridge = max(RIDGES, key=lambda ridge: validated(1, ridge))
+    few = len(fitted_to) < 10 * train.shape[1]
+    ridge = max(RIDGES, key=lambda ridge: validated(1, ridge)) if few else RIDGES[0]
     values: dict[int, float] = {}
     for components in COMPONENTS:
         if components > max(1, len(fitted_to) // 4):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 
@@ -24,9 +23,10 @@ from elflow.report._compare import (
     marginal,
     two_sample,
 )
+from elflow.report._pit import Pit, pits
 from elflow.report._tables import Column, columns, frame, take
 
-__all__ = ["Anomaly", "Findings", "Pit", "Score", "measure"]
+__all__ = ["Anomaly", "Findings", "Score", "measure"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -43,7 +43,8 @@ FEWEST_SAMPLES = 1000
 MOST_JUDGED = 2000
 FEWEST_JUDGED = 100
 """With fewer held-out rows the classifier and the PIT histograms get other rows besides."""
-MOST_PIT_ROWS, MOST_PITS = 300, 8
+MOST_PITS, PIT_ROWS, PIT_NUMBERS = 8, (100, 300), 24_000
+"""Columns, between how many and how many rows, and about how many numbers of them in all."""
 MOST_INVERTED = 500
 MOST_PAIRED = 5
 MOST_CORRELATED = 60
@@ -63,16 +64,6 @@ class Score:
     gain: float
     """By how much the model is better, row by row; 0 for the model itself."""
     gain_error: float
-
-
-@dataclass(frozen=True)
-class Pit:
-    """Where held-out values lie in their conditional distributions: uniform between 0 and 1, if these are right."""
-
-    name: str
-    values: Floats
-    p_value: float
-    """Of Kolmogorov and Smirnov's test of uniformity."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +180,9 @@ def measure(est: FlowDensity, X: Any, context: Any, rows: int | None, random_sta
         n_samples=n_samples,
         marginals=tuple(marginals),
         paired=dependent(pictured, MOST_PAIRED),
-        pits=_pits(est, pictured, take(seen, compared[:n_judged]), take(given, compared[:n_judged])),
+        pits=_transforms(
+            est, pictured, take(seen, compared[:n_judged]), take(given, compared[:n_judged]), random_state
+        ),
         correlations=correlations(pictured[:MOST_CORRELATED]),
         anomalies=_anomalies(est, seen, given, looked_at, log_density, real, pictured),
         two_sample=two_sample(_classified(est, pictured, given, n_judged), random_state),
@@ -257,16 +250,15 @@ def _classified(est: FlowDensity, pictured: tuple[Column, ...], context: Any, co
     return tuple(first)
 
 
-def _pits(est: FlowDensity, pictured: tuple[Column, ...], test: Any, context: Any) -> tuple[Pit, ...]:
-    some = np.arange(min(len(test), MOST_PIT_ROWS))
-    test, context = take(test, some), take(context, some)
-    found = []
-    for column in [column for column in pictured if not column.labelled][:MOST_PITS]:
-        values = np.asarray(est.conditional_cdf(test, column.name, context=context))
-        values = values[np.isfinite(values)]
-        if len(values):
-            found.append(Pit(column.name, values, float(stats.kstest(values, "uniform").pvalue)))
-    return tuple(found)
+def _transforms(
+    est: FlowDensity, pictured: tuple[Column, ...], judged: Any, context: Any, random_state: int
+) -> tuple[Pit, ...]:
+    """Of some columns, numbers and times first, and so few rows that it does not take long."""
+    numbers = PIT_NUMBERS // est.schema_.features
+    some = np.arange(min(len(judged), int(np.clip(numbers // MOST_PITS, *PIT_ROWS))))
+    ordered = sorted(pictured, key=lambda column: column.labelled)
+    names = [column.name for column in ordered[: int(np.clip(numbers // len(some), 2, MOST_PITS))]]
+    return pits(est, take(judged, some), take(context, some), names, random_state)
 
 
 def _anomalies(

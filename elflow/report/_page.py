@@ -305,7 +305,8 @@ def _inverse(found: Findings) -> str:
         gauge = _gauge(max(residual, 1e-9), shown, (1e-9, 1.0), RESIDUAL_LIMITS, math.log10, "{:.0e}")
     how = (
         "How far f(f<sup>&minus;1</sup>(z)) is from z at most, relative to 1 + |z|, over the latent points z of "
-        f"{_count(found.n_inverted, 'row')}: how far a sample is from what it was drawn from. Below 0.001 it is rounding."
+        f"{_count(found.n_inverted, 'row')}: how far a sample is from what it was drawn from. Below 0.001 it is "
+        "rounding."
     )
     return _card("inverse", "Inverse residual", gauge + _note(how))
 

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from elflow.report._compare import MIDDLE, Marginal
-from elflow.report._measure import Pit, Score
+from elflow.report._measure import Score
+from elflow.report._pit import Pit
 from elflow.report._tables import MINUS, Column, plain
 
 __all__ = ["heat", "histogram", "likelihood", "pit", "scatter", "training"]

@@ -22,7 +22,7 @@ class Rows(NamedTuple):
         torch.Size([3, 2])
     """
 
-    x: Tensor | Cells
+    x: Any
     """Rows of features, `(N, features)`, or cells for a `Dequantized` flow."""
     context: Tensor | None = None
     """Their context, `(N, context)`."""
@@ -30,7 +30,7 @@ class Rows(NamedTuple):
     """How much each counts, `(N,)`."""
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         """How many rows there are."""
         return len(self.x.offset if isinstance(self.x, Cells) else self.x)
 
@@ -49,18 +49,18 @@ class Batches:
 
     def __init__(self, rows: Rows, size: int, steps: Callable[[], range], seed: int) -> None:
         self.rows = rows
-        self.size = min(size, rows.count)
+        self.size = min(size, rows.length)
         self.steps = steps
         self.seed = seed
 
     def __iter__(self) -> Iterator[Any]:
-        per_pass = self.rows.count // self.size
+        per_pass = self.rows.length // self.size
         current, order = -1, torch.empty(0)
         for step in self.steps():
             number, at = divmod(step, per_pass)
             if number != current:
                 generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-                current, order = number, torch.randperm(self.rows.count, generator=generator)
+                current, order = number, torch.randperm(self.rows.length, generator=generator)
             yield self.rows.take(order[at * self.size : (at + 1) * self.size])
 
 
@@ -72,7 +72,7 @@ class Blocks:
         self.size = size
 
     def __len__(self) -> int:
-        return -(-self.rows.count // self.size)
+        return -(-self.rows.length // self.size)
 
     def __iter__(self) -> Iterator[Rows]:
-        return (self.rows.take(slice(at, at + self.size)) for at in range(0, self.rows.count, self.size))
+        return (self.rows.take(slice(at, at + self.size)) for at in range(0, self.rows.length, self.size))

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from elflow._files import replacing
-from elflow.training.module import FlowModule
 
 __all__ = ["Bar", "Rounds"]
 
@@ -57,21 +57,22 @@ class Bar(lightning.Callback):
             TaskProgressColumn(),
             TextColumn("{task.fields[nats]}"),
             TimeElapsedColumn(),
+            console=Console(stderr=True),
             transient=True,
         )
 
-    def on_train_start(self, trainer: Any, module: FlowModule) -> None:
+    def on_train_start(self, trainer: Any, module: Any) -> None:
         self.bar.start()
         self.task = self.bar.add_task("", total=module.recipe.max_steps, completed=module.steps, nats="")
 
-    def on_train_batch_end(self, trainer: Any, module: FlowModule, outputs: Any, batch: Any, index: int) -> None:
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
         if index % 10 == 0:
             held_out = f", held out {module.history[-1]['validation']:.3f}" if module.history else ""
             nats = f"{module.recent:.3f} nats{held_out}"
             self.bar.update(self.task, completed=module.steps, nats=nats)
 
-    def on_train_end(self, trainer: Any, module: FlowModule) -> None:
+    def on_train_end(self, trainer: Any, module: Any) -> None:
         self.bar.stop()
 
-    def on_exception(self, trainer: Any, module: FlowModule, exception: BaseException) -> None:
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         self.bar.stop()

@@ -6,12 +6,12 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -63,8 +63,8 @@ def fit(
         held_out: What decides about the best weights, the plateau schedule and when to stop.
         recipe: How to train.
         seed: What batches and noise follow from.
-        checkpoint: A file that keeps the state after every round. If it is there, training goes on from it, and ends with
-            the very weights that it would have ended with. It is left there at the end.
+        checkpoint: A file that keeps the state after every round. If it is there, training goes on from it, and ends
+            with the very weights that it would have ended with. It is left there at the end.
         fingerprint: What a checkpoint is of. One with another fingerprint is refused.
         log: A folder for logs as CSV and, if TensorBoard is installed, for TensorBoard.
         progress: Whether to show a progress bar.
@@ -92,16 +92,18 @@ def fit(
     with torch.random.fork_rng(devices=[]), _quiet():
         torch.manual_seed(seed)
         flow = deepcopy(flow).train()
-        if hasattr(flow, "initialize"):
+        if initialize := getattr(flow, "initialize", None):
             start = rows.take(slice(START_ROWS))
-            flow.initialize(start.x, start.context)
+            initialize(start.x, start.context)
         module = FlowModule(flow, recipe, seed)
         rounds = Rounds(path, fingerprint)
         if state is not None and state["rounds"]["finished"]:
             module.on_load_checkpoint(state)
             rounds.before = state["rounds"]["seconds"]
         else:
-            early = lightning.callbacks.EarlyStopping("validation", mode="max", patience=recipe.patience)
+            early = lightning.callbacks.EarlyStopping(
+                "validation", mode="max", patience=recipe.patience, check_on_train_epoch_end=False
+            )
             callbacks = [early, rounds] + ([Bar()] if progress else [])
             if recipe.time_limit is not None:
                 callbacks.append(lightning.callbacks.Timer(timedelta(seconds=recipe.time_limit), verbose=False))
@@ -126,8 +128,11 @@ def fit(
             if trainer.interrupted:
                 raise KeyboardInterrupt
     if not module.best:
-        raise FloatingPointError("the held-out likelihood was never finite: look for values far from all others")
-    best = module.averaged.module
+        raise FloatingPointError(
+            f"the held-out likelihood was never finite: lower the rate, which began at {recipe.rate:g}, or look for "
+            "values in the data that are far from all others"
+        )
+    best = cast(F, module.averaged.module)
     best.load_state_dict(module.best)
     return best.eval(), Training(module.history, rounds.seconds, _reason(module, recipe), module.skipped)
 
@@ -152,10 +157,8 @@ def _loggers(folder: Path) -> list[Any]:
     from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
     loggers: list[Any] = [CSVLogger(folder, name="csv")]
-    try:
+    with suppress(ModuleNotFoundError):
         loggers.append(TensorBoardLogger(folder, name="tensorboard"))
-    except ModuleNotFoundError:
-        pass
     return loggers
 
 

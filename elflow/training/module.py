@@ -64,9 +64,9 @@ class FlowModule(lightning.LightningModule):
         self._sums["training"] = [0.0, 0.0]
 
     def training_step(self, batch: Rows, _: int) -> None:
-        optimizer, scheduler = self.trainer.optimizers[0], self.lr_schedulers()
+        optimizer, scheduler = self.trainer.optimizers[0], self.scheduler
         total, weight = likelihood(self.flow, batch)
-        loss = -total / batch.count
+        loss = -total / batch.length
         optimizer.zero_grad()
         self.manual_backward(loss)
         norm = nn.utils.clip_grad_norm_(self.parts, self.recipe.clip)
@@ -77,7 +77,7 @@ class FlowModule(lightning.LightningModule):
             self._skipped_in_a_row = 0
             self._add("training", total, weight)
         else:
-            self._skip(float(loss), float(norm), optimizer)
+            self._skip(loss.item(), norm.item(), optimizer)
         if not isinstance(scheduler, ReduceLROnPlateau):
             scheduler.step()
 
@@ -90,8 +90,8 @@ class FlowModule(lightning.LightningModule):
         what = f"the loss was {loss:g} and its gradient {norm:g} at step {self.steps}"
         if self._skipped_in_a_row >= MOST_SKIPPED:
             raise FloatingPointError(
-                f"{what}, as in the {MOST_SKIPPED - 1} steps before: lower the rate, which began at {self.recipe.rate:g}, "
-                "or look for values in the data that are far from all others"
+                f"{what}, as in the {MOST_SKIPPED - 1} steps before: lower the rate, which began at "
+                f"{self.recipe.rate:g}, or look for values in the data that are far from all others"
             )
         warnings.warn(f"{what}: it is skipped and the rate halved", RuntimeWarning, stacklevel=2)
 
@@ -108,9 +108,13 @@ class FlowModule(lightning.LightningModule):
         if score > self.best_score:
             self.best_score = score
             self.best = {key: value.detach().clone() for key, value in self.averaged.module.state_dict().items()}
-        scheduler = self.lr_schedulers()
-        if isinstance(scheduler, ReduceLROnPlateau):
-            scheduler.step(score)
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(score)
+
+    @property
+    def scheduler(self) -> Any:
+        """What changes the learning rate."""
+        return self.lr_schedulers()
 
     @property
     def rate(self) -> float:

@@ -24,8 +24,8 @@ class Recipe:
     Arguments:
         rate: The learning rate of Adam at the beginning.
         schedule: What becomes of it. `"step"` halves it every `halve_every` steps; `"plateau"` halves it whenever the
-            held-out likelihood has not grown for `plateau` rounds; `"warmup-exponential"` raises it linearly over `warmup`
-            steps, and after `hold` steps multiplies it by `gamma` at each step, down to `least_rate`.
+            held-out likelihood has not grown for `plateau` rounds; `"warmup-exponential"` raises it linearly over
+            `warmup` steps, and after `hold` steps multiplies it by `gamma` at each step, down to `least_rate`.
         batch_size: Rows in a batch.
         max_steps: The greatest number of steps.
         round_steps: Steps in a round.
@@ -97,7 +97,7 @@ class WarmupExponential(LRScheduler):
         self.warmup, self.hold, self.gamma, self.least = warmup, hold, gamma, least
         super().__init__(optimizer)
 
-    def get_lr(self) -> list[float]:
+    def get_lr(self) -> list[Any]:
         """The rate after one more step."""
         step = self.last_epoch
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]

@@ -1,0 +1,387 @@
+"""The report: what is on the page, that its numbers are right, and that nothing in a table can break it."""
+
+import html
+import re
+from html.parser import HTMLParser
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from scipy.stats import kstest, multivariate_normal, norm
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import roc_auc_score
+from sklearn.mixture import GaussianMixture
+from sklearn.neighbors import KernelDensity
+
+from elflow import ELF, report
+from elflow.estimator import FlowDensity
+from elflow.report._baselines import baselines, kernel_density
+from elflow.report._compare import area, correlations, dependent, marginal, two_sample
+from elflow.report._pit import conditional
+from elflow.report._tables import Column
+from elflow.report._verdicts import decimals, verdicts
+
+SMALL = {"transforms": 1, "units": 8, "hidden_features": (16,)}
+SECTIONS = ["training", "likelihood", "marginals", "pairs", "pit", "correlations", "anomalies", "two-sample", "inverse"]
+HOSTILE = "<script>alert('x')</script> & $x_1$"
+
+
+def fit(table, **options):
+    steps = options.pop("max_steps", 50)
+    return FlowDensity(max_steps=steps, flow_options=SMALL, random_state=0, **options).fit(table)
+
+
+def mixed(count, seed=0):
+    """Columns of all kinds, with names and values that mean harm."""
+    rng = np.random.default_rng(seed)
+    size = rng.normal(size=count)
+    table = pd.DataFrame(
+        {
+            HOSTILE: size,
+            "price": np.exp(size + 0.5 * rng.normal(size=count)),
+            "rooms": rng.poisson(3, count),
+            "garden": rng.random(count) < 0.3,
+            "town": rng.choice(["Ürümqi", '"><img src=x onerror=alert(1)>', "東京"], count, p=[0.6, 0.3, 0.1]),
+            "built": pd.Timestamp("2001-01-01") + pd.to_timedelta(rng.integers(0, 9000, count), unit="D"),
+        }
+    )
+    table.loc[rng.random(count) < 0.1, "price"] = np.nan
+    table.loc[rng.random(count) < 0.1, "town"] = None
+    return table
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its identifiers, what it would load, and its text."""
+
+    VOID = ("meta", "img", "br", "!doctype")
+
+    def __init__(self, content):
+        super().__init__()
+        self.open, self.ids, self.links, self.tags, self.words = [], [], [], set(), []
+        self.feed(content)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            assert not name.startswith("on"), name
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href", "srcset", "data", "action"):
+                self.links.append(value)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return mixed(400)
+
+
+@pytest.fixture(scope="module")
+def density(table):
+    return fit(table, missing="model")
+
+
+@pytest.fixture(scope="module")
+def written(table, density, tmp_path_factory):
+    """The numbers and the page of the table that the density was fitted to."""
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    before = matplotlib.rcParams.copy()
+    found = report.write(density, table, path)
+    assert matplotlib.rcParams == before
+    return found, path.read_text(encoding="utf-8")
+
+
+def test_page_has_every_section(written):
+    found, content = written
+    page = Page(content)
+    assert [name for name in page.ids if name in SECTIONS] == SECTIONS
+    assert len(set(page.ids)) == len(page.ids)
+    words = " ".join(page.words)
+    for verdict in verdicts(found):
+        assert verdict.title in words
+    for score in found.scores:
+        assert score.name in words
+        assert decimals(score.mean, score.error) in words
+    assert "chose when the" not in words
+    assert "They did choose when the training" in words
+    assert "missing 8." in words or "missing 9." in words or "missing 10." in words or "missing 11." in words
+
+
+def test_page_is_self_contained(written):
+    _, content = written
+    page = Page(content)
+    assert all(link.startswith(("data:image/png;base64,", "#")) for link in page.links)
+    assert all(link[1:] in page.ids for link in page.links if link.startswith("#"))
+    assert not page.tags & {"script", "link", "iframe", "object", "base"}
+    assert not re.search(r"https?:|@import|url\((?!#)", content)
+    assert "prefers-color-scheme: dark" in content
+    assert "default-src 'none'" in content
+
+
+def test_what_users_wrote_is_escaped(written):
+    _, content = written
+    assert "<script" not in content
+    assert "<img src=x" not in content
+    assert html.escape(HOSTILE) in content
+    assert "東京" in content
+
+
+def test_same_seed_same_page(table, density, written, tmp_path):
+    path = tmp_path / "again.html"
+    state = np.random.get_state()[1].copy(), torch.get_rng_state()
+    report.write(density, table, path)
+    assert path.read_text(encoding="utf-8") == written[1]
+    assert np.array_equal(np.random.get_state()[1], state[0])  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), state[1])
+    report.write(density, table, path, random_state=1)
+    assert path.read_text(encoding="utf-8") != written[1]
+
+
+def test_held_out_rows_are_judged(table, density, written):
+    found, _ = written
+    mask = density.held_out(table)
+    assert found.held_out
+    assert found.n_test == mask.sum()
+    assert found.n_train == (~mask).sum()
+    assert found.scores[0].mean == pytest.approx(density.score(table[mask]), abs=1e-4)
+    least = density.score_samples(table).argmin()
+    assert found.anomalies[0].row == least
+    assert found.anomalies[0].values[2] == table["rooms"][least]
+
+
+@pytest.mark.parametrize(
+    ("make", "absent"),
+    [
+        (lambda rng: rng.normal(size=(200, 1)), {"pairs", "correlations"}),
+        (lambda rng: rng.normal(size=(100, 60)) @ rng.normal(size=(60, 60)), set()),
+        (lambda rng: mixed(30).dropna().reset_index(drop=True), set()),
+        (lambda rng: pl.from_pandas(mixed(150).dropna()), set()),
+        (lambda rng: pa.table({"a": rng.normal(size=50), "b": rng.choice(["x", "y"], 50)}), set()),
+        (lambda rng: pd.DataFrame({"only": rng.choice(["x", "y", "z"], 60), "one": 1.0}), set()),
+    ],
+    ids=["one column", "60 columns", "few rows", "polars", "pyarrow", "constant"],
+)
+def test_tables_of_every_kind(make, absent, tmp_path):
+    table = make(np.random.default_rng(0))
+    path = tmp_path / "report.html"
+    report.write(fit(table, max_steps=10), table, path)
+    page = Page(path.read_text(encoding="utf-8"))
+    assert [name for name in page.ids if name in SECTIONS] == [name for name in SECTIONS if name not in absent]
+
+
+def test_another_table_is_split_in_halves(density, tmp_path):
+    found = report.write(density, mixed(80, seed=5), tmp_path / "report.html", rows=60)
+    assert not found.held_out
+    assert (found.n_test, found.n_train, found.looked_at) == (30, 30, 60)
+    content = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "split in halves" in content
+    assert "60 of the 80 rows" in content
+
+
+def test_context(tmp_path):
+    rng = np.random.default_rng(0)
+    context = pd.DataFrame({"day": rng.choice(["mo", "tu"], 300), "hour": rng.uniform(0, 24, 300)})
+    table = pd.DataFrame({"load": context["hour"] + rng.normal(size=300), "other": rng.normal(size=300)})
+    density = FlowDensity(max_steps=50, flow_options=SMALL, random_state=0).fit(table, context=context)
+    found = report.write(density, table, tmp_path / "report.html", context=context)
+    assert found.n_context == 2
+    assert "do not see the context" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="context must have as many rows as X, 300, got 299"):
+        report.write(density, table, tmp_path / "report.html", context=context[1:])
+    with pytest.raises(ValueError, match="context must be a table"):
+        report.write(density, table, tmp_path / "report.html")
+
+
+def test_impossible_rows_are_told(tmp_path):
+    rng = np.random.default_rng(0)
+    density = fit(pd.DataFrame({"share": rng.uniform(size=200), "x": rng.normal(size=200)}), columns={"share": (0, 1)})
+    other = pd.DataFrame({"share": rng.uniform(size=100) + 0.5, "x": rng.normal(size=100)})
+    found = report.write(density, other, tmp_path / "report.html")
+    assert found.impossible > 10
+    assert found.scores[0].mean == -np.inf
+    assert verdicts(found)[0].level == "look"
+    assert "impossible" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_baselines_against_direct_computation():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(800, 2)) @ [[100.0, 3.0], [0.0, 0.1]] + [5, -7]
+    rows[:400] += [0, 2]
+    train, test = rows[::2], rows[1::2]
+    gaussian, mixture, kernels = baselines(train, test, random_state=0)
+    expected = multivariate_normal(train.mean(0), np.cov(train.T, bias=True)).logpdf(test)
+    np.testing.assert_allclose(gaussian.log_density, expected, atol=1e-3)
+
+    components = int(mixture.detail.split()[0])
+    assert components > 1
+    scale = train.std(0)
+    same = GaussianMixture(components, random_state=0).fit((train - train.mean(0)) / scale)
+    expected = same.score_samples((test - train.mean(0)) / scale) - np.log(scale).sum()
+    assert mixture.log_density.mean() == pytest.approx(expected.mean(), abs=0.02)
+    assert mixture.log_density.mean() > gaussian.log_density.mean()
+
+    bandwidth = float(kernels.detail.split()[1])
+    same = KernelDensity(bandwidth=bandwidth).fit(train / scale)
+    expected = same.score_samples(test / scale) - np.log(scale).sum()
+    assert kernels.log_density.mean() == pytest.approx(expected.mean(), abs=0.05)  # the detail is rounded
+
+
+def test_kernel_density_against_sklearn():
+    rng = np.random.default_rng(0)
+    train, test = rng.normal(size=(300, 3)), 3 * rng.normal(size=(500, 3))
+    for bandwidth, ours in zip((0.05, 0.5), kernel_density(train, test, (0.05, 0.5)), strict=True):
+        np.testing.assert_allclose(ours, KernelDensity(bandwidth=bandwidth).fit(train).score_samples(test), rtol=1e-6)
+
+
+def test_scores_are_in_the_units_of_the_data(tmp_path):
+    """All densities of a lognormal column, whose entropy is known, are per unit of the column itself."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"price": 1000 * rng.lognormal(sigma=0.5, size=2000)})
+    found = report.write(fit(table, max_steps=200), table, tmp_path / "report.html")
+    entropy = np.log(1000) + norm(scale=0.5).entropy()
+    for score in found.scores:
+        assert score.mean == pytest.approx(-entropy, abs=4 * score.error + 0.02), score.name
+    mask = np.zeros(2000, bool)
+    assert found.scores[1].gain == pytest.approx(found.scores[0].mean - found.scores[1].mean, abs=1e-6)
+    assert found.n_test == 200 == len(mask) // 10
+
+
+def columns(real, sampled):
+    pairs = zip(real.T, sampled.T, strict=True)
+    return tuple(Column(f"x{k}", "continuous", a, b) for k, (a, b) in enumerate(pairs))
+
+
+def test_two_sample_test_of_a_perfect_and_a_terrible_model():
+    rng = np.random.default_rng(0)
+    real, same = rng.normal(size=(2, 1000, 3))
+    perfect = two_sample(columns(real, same), 0)
+    assert perfect.auc == pytest.approx(0.5, abs=4 * perfect.error)
+    assert 0.005 < perfect.error < 0.03
+    other = same + [0, 6, 0]
+    terrible = two_sample(columns(real, other), 0)
+    assert terrible.auc > 0.99
+    assert terrible.telling[0][0] == "x1"
+    dependence = two_sample(columns(np.column_stack([real[:, 0], np.abs(real[:, 0])]), same[:, :2]), 0)
+    assert dependence.auc > 0.9
+    assert two_sample(columns(real[:9], same[:9]), 0) is None
+
+
+def test_two_sample_test_sees_categories_and_missing_values():
+    rng = np.random.default_rng(0)
+    labels = tuple(f"k{k}" for k in range(400))
+    codes = rng.integers(0, 400, 600).astype(float)
+    label = Column("label", "category", codes, rng.permutation(codes), labels)
+    number = rng.normal(size=600)
+    assert two_sample((label,), 0).auc < 0.6
+    missing = Column("number", "continuous", number, np.where(rng.random(600) < 0.9, np.nan, number))
+    assert two_sample((label, missing), 0).auc > 0.85
+
+
+def test_area_under_the_curve():
+    rng = np.random.default_rng(0)
+    low, high = rng.integers(0, 10, 300).astype(float), rng.integers(2, 12, 500).astype(float)
+    auc, variance = area(low, high)
+    assert auc == pytest.approx(roc_auc_score(np.repeat([0, 1], [300, 500]), np.append(low, high)))
+    again = [area(rng.choice(low, 300), rng.choice(high, 500))[0] for _ in range(300)]
+    assert np.sqrt(variance) == pytest.approx(np.std(again), rel=0.2)
+
+
+def test_pit_of_a_known_density():
+    """A narrow conditional distribution of a Gaussian, values in its middle and far out."""
+    covariance = torch.tensor([[1.0, 0.999], [0.999, 1.0]], dtype=torch.double)
+    joint = torch.distributions.MultivariateNormal(torch.zeros(2, dtype=torch.double), covariance)
+    z = joint.sample((200,))
+    z[0] = torch.tensor([2.0, 0.0])
+    values = conditional(lambda c: joint, z, None, 0)
+    exact = norm.cdf(((z[:, 0] - 0.999 * z[:, 1]) / np.sqrt(1 - 0.999**2)).numpy())
+    np.testing.assert_allclose(values, exact, atol=5e-3)
+
+
+def test_pit_of_discrete_columns_is_uniform(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"count": rng.poisson(1.5, 1000), "kind": rng.choice(["a", "b"], 1000, p=[0.8, 0.2])})
+    found = report.write(fit(table, max_steps=200), table, tmp_path / "report.html")
+    assert [pit.name for pit in found.pits] == ["count", "kind"]
+    for pit in found.pits:
+        assert kstest(pit.values, "uniform").pvalue == pit.p_value > 1e-3
+
+
+def test_columns_that_depend_on_each_other():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 8))
+    x[:, 5] = x[:, 2] ** 2 + 0.1 * x[:, 5]  # no correlation
+    x[:, 7] = x[:, 5] + 0.5 * x[:, 7]
+    assert dependent(columns(x, x), 3) == (2, 5, 7)
+    assert dependent(columns(x, x)[:2], 3) == (0, 1)
+
+
+def test_marginals_and_correlations():
+    real = np.array([0.0, 0.0, 1.0, np.nan])
+    label = marginal(Column("label", "category", real, np.array([0.0, 1.0, 1.0, 1.0]), ("a", "b")))
+    assert label.missing == (0.25, 0.0)
+    np.testing.assert_allclose(label.real, [2 / 3, 1 / 3])
+    assert label.distance == pytest.approx(2 / 3 - 1 / 4)
+    rng = np.random.default_rng(0)
+    many = Column("many", "category", np.arange(40.0).repeat(2), np.arange(40.0), tuple(map(str, range(40))))
+    assert (len(marginal(many).labels), marginal(many).others) == (15, 25)
+    counts = marginal(Column("count", "integer", rng.poisson(2, 500).astype(float), rng.poisson(2, 500).astype(float)))
+    assert set(np.diff(counts.edges)) == {1.0}
+    assert counts.distance < 0.1
+    x = rng.normal(size=(500, 2)) @ [[1, 1], [0, 0.1]]
+    both = correlations(columns(x, rng.normal(size=(500, 2))))
+    ((first, second, of_real, of_sampled),) = both.largest_differences(5)
+    assert (first, second) == ("x0", "x1")
+    assert of_real > 0.9
+    assert abs(of_sampled) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "signed", "expected"),
+    [
+        (-12.3456, 0.0123, False, "\N{MINUS SIGN}12.346 ± 0.012"),
+        (3.0, 250.0, True, "+3 ± 250"),
+        (-0.0001, np.nan, False, "0.00"),
+        (-np.inf, np.nan, False, "\N{MINUS SIGN}∞"),
+        (np.nan, np.nan, False, "undefined"),
+    ],
+)
+def test_decimals(value, error, signed, expected):
+    assert decimals(value, error, signed) == expected
+
+
+def test_bad_input(table, density, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text("before")
+    with pytest.raises(TypeError, match=r"est must be a fitted elflow\.FlowDensity, got ELF"):
+        report.write(ELF(features=2), table, path)
+    with pytest.raises(NotFittedError):
+        report.write(FlowDensity(), table, path)
+    with pytest.raises(ValueError, match="X must have at least 10 rows for a report, got 3"):
+        report.write(density, table[:3], path)
+    with pytest.raises(ValueError, match="price"):
+        report.write(density, table.drop(columns="price"), path)
+    with pytest.raises(ValueError, match="rows must be at least 10, got 5"):
+        report.write(density, table, path, rows=5)
+    with pytest.raises(TypeError, match="random_state must be an integer"):
+        report.write(density, table, path, random_state=None)
+    with pytest.raises(FileNotFoundError, match="path must be in a folder that exists"):
+        report.write(density, table, tmp_path / "none" / "report.html")
+    assert path.read_text() == "before"
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
