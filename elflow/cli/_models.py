@@ -104,7 +104,7 @@ def _range(column: Any) -> str:
         return f"between {low:g} and {high:g}"
     first, last = int(column.map.edges[0]), int(column.map.edges[-1]) - 1
     if column.kind == "datetime":
-        step = int(column.step)
-        return f"{pd.Timestamp(first * step)} to {pd.Timestamp(last * step)}".replace(" 00:00:00", "")
+        tick = int(column.step)
+        return f"{pd.Timestamp(first * tick)} to {pd.Timestamp(last * tick)}".replace(" 00:00:00", "")
     step = column.step or 1.0
     return f"{first * step:.15g} to {last * step:.15g}" + ("" if step == 1.0 else f" in steps of {step:g}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ NULLABLE = {
     pa.uint32(): pd.UInt32Dtype(),
     pa.uint64(): pd.UInt64Dtype(),
 }
-Values = pa.ChunkedArray
+Values: TypeAlias = pa.ChunkedArray
 
 
 def is_text(kind: pa.DataType) -> bool:

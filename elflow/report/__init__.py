@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elflow._checks import check_count
 from elflow._files import replacing
 from elflow.report._measure import FEWEST_ROWS, Findings, measure
 from elflow.report._page import page
 
+if TYPE_CHECKING:
+    from elflow.estimator import FlowDensity
+
 __all__ = ["Findings", "write"]
 
 
 def write(
-    est: Any,
+    est: FlowDensity,
     X: Any,
     path: str | os.PathLike[str],
     context: Any = None,
@@ -36,6 +39,18 @@ def write(
         rows: How many rows to look at, at most; others are left out at random. None for as many as take about half a
             minute.
         random_state: A seed for what is drawn at random.
+
+    Example:
+        >>> import numpy, tempfile
+        >>> from elflow.estimator import FlowDensity
+        >>> table = numpy.random.default_rng(0).normal(size=(100, 1))
+        >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     found = write(density, table, f"{folder}/report.html")
+        >>> [score.name for score in found.scores]
+        ['This model', 'Gaussian', 'Gaussian mixture', 'Kernel density']
+        >>> found.n_test
+        10
     """
     rows = None if rows is None else check_count("rows", rows, FEWEST_ROWS)
     random_state = check_count("random_state", random_state, 0)

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits
 
 from elflow.data.table import kind_of_table
 from elflow.estimator import DRAWS, FlowDensity
@@ -157,6 +158,8 @@ def measure(est: FlowDensity, X: Any, context: Any, rows: int | None, random_sta
     pictured = columns(est.schema_, real, sampled)
     judged_held_out = len(test) >= FEWEST_JUDGED
     n_judged = min(len(test) if judged_held_out else len(compared), MOST_JUDGED)
+    with threadpool_limits(1):  # trees this small lose more by waiting for each other than they gain
+        classified = two_sample(_classified(est, pictured, given, n_judged), random_state)
     marginals = sorted((marginal(column) for column in pictured), key=lambda one: -one.distance)
     return Findings(
         flow=est.flow,
@@ -185,7 +188,7 @@ def measure(est: FlowDensity, X: Any, context: Any, rows: int | None, random_sta
         ),
         correlations=correlations(pictured[:MOST_CORRELATED]),
         anomalies=_anomalies(est, seen, given, looked_at, log_density, real, pictured),
-        two_sample=two_sample(_classified(est, pictured, given, n_judged), random_state),
+        two_sample=classified,
         judged_held_out=judged_held_out,
         inverse_residual=float(
             est.inverse_residual(take(seen, compared[:MOST_INVERTED]), context=take(given, compared[:MOST_INVERTED]))

@@ -1,0 +1,153 @@
+"""The command line, interrupted: what was done is kept, and going on leads to the same model."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from _command import QUICK, fails, run, succeeds, table
+
+import elflow
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content, name="data.csv"):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else content.to_csv(index=False))
+        return path
+
+    return write
+
+
+def test_a_checkpoint_is_never_lost(write, tmp_path):
+    data, model = write(table()), tmp_path / "m.elf"
+    checkpoint = tmp_path / "m.elf.checkpoint"
+    checkpoint.write_bytes(b"hours of work")
+    assert "add --resume to go on, or delete it" in fails("fit", data, "-o", model, *QUICK)
+    assert "checkpoint must be one that elflow wrote" in fails("fit", data, "-o", model, *QUICK, "--resume")
+    assert checkpoint.read_bytes() == b"hours of work"
+
+
+def test_resume_with_nothing_to_go_on_from(write, tmp_path):
+    data, model = write(table()), tmp_path / "m.elf"
+    arguments = ["fit", data, "-o", model, *QUICK, "-q", "--bounds", "size=0:"]
+    _, err = succeeds(*arguments, "--resume")
+    assert "the training begins anew" in err
+    before = model.read_bytes()
+    _, err = succeeds(*arguments, "--resume")
+    assert "m.elf is complete" in err
+    assert model.read_bytes() == before
+    for changed in [["--seed", "1"], ["--context", "ok"]]:  # what is there is another model
+        _, err = succeeds(*arguments, *changed, "--resume")
+        assert "begins anew" in err
+    assert model.read_bytes() != before
+
+
+def test_a_checkpoint_of_other_data(write, tmp_path, monkeypatch):
+    data, model = write(table()), tmp_path / "m.elf"
+    monkeypatch.setattr(elflow.estimator.FlowDensity, "save", interrupt)
+    assert run("fit", data, "-o", model, *QUICK)[0] == 130
+    monkeypatch.undo()
+    write(table()[::-1])
+    assert "checkpoint must be of the same data and settings" in fails("fit", data, "-o", model, *QUICK, "--resume")
+    assert (tmp_path / "m.elf.checkpoint").exists()
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+SERVER = """
+import os, sys, elflow.estimator, elflow.training.callbacks
+from elflow.cli import main
+print("ready", flush=True)
+for line in sys.stdin:
+    pid = os.fork()
+    if not pid:
+        with open(line.split("\\t")[0], "w") as err:
+            os.dup2(err.fileno(), 2)
+        os._exit(main(line.strip().split("\\t")[1:]))
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """Starts commands in processes of their own. Each is forked from one that has imported torch already."""
+    err = tmp_path_factory.mktemp("server") / "err"
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+
+        def start(*arguments):
+            print(err, *arguments, sep="\t", file=server.stdin, flush=True)
+            return SimpleNamespace(
+                pid=int(server.stdout.readline()),
+                wait=lambda: int(server.stdout.readline()),
+                err=err,
+            )
+
+        assert server.stdout.readline() == "ready\n"
+        yield start
+        server.stdin.close()
+
+
+def killed(process, checkpoint, renewed, rest):
+    """Whether a process was killed: once its checkpoint has been renewed, if that is waited for, and after a while."""
+    before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+    for _ in range(1000):
+        if not renewed or (checkpoint.exists() and checkpoint.stat().st_mtime_ns != before):
+            break
+        time.sleep(0.02)
+    time.sleep(rest)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
+    return process.wait() == -signal.SIGKILL
+
+
+def test_killed_and_resumed(command, write, tmp_path):
+    """The weights are those of a training that nobody killed, bit for bit."""
+    data, model, whole = write(table()[["size", "count"]]), tmp_path / "m.elf", tmp_path / "whole.elf"
+    options = ["--max-steps", "300", "--threads", "1", "--quiet"]  # six rounds
+    assert command("fit", data, "-o", whole, *options).wait() == 0
+    expected = elflow.load(whole)
+    pause = expected.seconds_ / len(expected.history_)
+    kills = 0
+    for renewed in [False, True, True]:
+        process = command("fit", data, "-o", model, *options, "--resume")
+        kills += killed(process, tmp_path / "m.elf.checkpoint", renewed, random.uniform(0, pause))
+        assert not model.exists()
+    assert kills == 3
+    process = command("fit", data, "-o", model, *options, "--resume")
+    assert process.wait() == 0, process.err.read_text()
+    assert not (tmp_path / "m.elf.checkpoint").exists()
+    tensors, others = (safetensors.torch.load_file(path) for path in (whole, model))
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensors[key], others[key]) for key in tensors)
+    got = elflow.load(model)
+    np.testing.assert_array_equal(got.training_scores_, expected.training_scores_)
+    assert [entry["validation"] for entry in got.history_] == [entry["validation"] for entry in expected.history_]
+
+
+def test_interrupted_from_the_keyboard(command, write, tmp_path):
+    process = command("fit", write(table()), "-o", tmp_path / "m.elf", "--max-steps", "100000", "--quiet")
+    checkpoint = tmp_path / "m.elf.checkpoint"
+    for _ in range(600):
+        if checkpoint.exists():
+            break
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait() == 130
+    assert process.err.read_text() == f"elflow: interrupted; {checkpoint} is kept: --resume goes on from it\n"
+    assert not (tmp_path / "m.elf").exists()
+    assert checkpoint.exists()

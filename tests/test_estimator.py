@@ -1,0 +1,303 @@
+"""FlowDensity: scikit-learn's contract, densities that are right, tables of every kind, bad input."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from safetensors import safe_open
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from test_table import mixed
+
+import elflow
+from elflow import FlowDensity
+
+SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
+
+
+def small(**parameters):
+    defaults = {"max_steps": 20, "flow_options": SMALL, "random_state": 0}
+    return FlowDensity(**(defaults | parameters))
+
+
+def known(n=4000, seed=0):
+    """A table whose log-density is known: continuous, a count and a category that depend on each other."""
+    rng = np.random.default_rng(seed)
+    a, k = rng.normal(size=n), rng.integers(0, 3, n)
+    b = 1.5 * a + k + 0.5 * rng.normal(size=n)
+    frame = pd.DataFrame({"a": a, "b": b, "k": k, "s": np.where(a > 0, "high", "low")})
+    log_density = norm.logpdf(a) - np.log(3) + norm.logpdf(b, 1.5 * a + k, 0.5)
+    return frame, log_density
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return FlowDensity(max_steps=700, flow_options={"transforms": 3}, random_state=0).fit(known()[0])
+
+
+@parametrize_with_checks([small(max_steps=3)])
+def test_sklearn_contract(estimator, check):
+    check(estimator)
+
+
+def test_log_density_is_right_in_the_data_s_units(fitted):
+    frame, truth = known(2000, seed=1)
+    scores = fitted.score_samples(frame)
+    assert fitted.score(frame) == pytest.approx(scores.mean())
+    assert scores.mean() == pytest.approx(truth.mean(), abs=0.12)
+    assert scores.mean() < truth.mean() + 4 * np.std(scores - truth) / np.sqrt(len(frame))
+    assert np.corrcoef(scores, truth)[0, 1] > 0.9
+
+
+def test_units_scale_the_density():
+    """A table in other units has the same density but for the factor, whatever the units."""
+    x = np.random.default_rng(0).normal(size=(300, 2))
+    one, other = small().fit(x), small().fit(x * [1000.0, 1e-6])
+    shift = one.score_samples(x) - other.score_samples(x * [1000.0, 1e-6])
+    assert shift == pytest.approx(np.log(1000) + np.log(1e-6), abs=1e-3)
+
+
+def test_density_integrates_to_one():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(-2, 0.5, 500), rng.normal(2, 1, 500)])[:, None]
+    grid = np.linspace(-20, 20, 20_001)[:, None]
+    for flow in ("elf", "nsf"):
+        density = small(flow=flow, flow_options={}, max_steps=60).fit(x)
+        assert np.trapezoid(np.exp(density.score_samples(grid)), grid[:, 0]) == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.parametrize("dequantization", ["uniform", "variational"])
+def test_probabilities_of_discrete_tables_sum_to_one(dequantization):
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 3, 500)
+    frame = pd.DataFrame({"a": a, "b": np.where(rng.random(500) < 0.8, a, 0).astype(str)})
+    density = small(dequantization=dequantization, max_steps=100, flow_options={}).fit(frame)
+    every = pd.DataFrame([(i, str(j)) for i in range(3) for j in range(3)], columns=["a", "b"])
+    probability = np.exp(density.score_samples(every, draws=4096))
+    assert probability.sum() == pytest.approx(1, abs=0.05)
+    observed = frame.groupby(["a", "b"]).size().reindex(pd.MultiIndex.from_frame(every), fill_value=0) / 500
+    assert np.abs(probability - observed.to_numpy()).max() < 0.08
+
+
+def test_more_draws_tighten_the_bound(fitted):
+    frame, _ = known(300, seed=2)
+    assert fitted.score_samples(frame, draws=1).mean() < fitted.score_samples(frame, draws=64).mean()
+
+
+def test_samples_look_like_the_data(fitted):
+    frame, _ = known(4000, seed=3)
+    new = fitted.sample(4000, random_state=0)
+    assert new.dtypes.to_dict() == frame.dtypes.to_dict()
+    assert np.allclose(new[["a", "b", "k"]].corr(), frame[["a", "b", "k"]].corr(), atol=0.07)
+    assert ((new["a"] > 0) == (new["s"] == "high")).mean() > 0.9
+    assert new.equals(fitted.sample(4000, random_state=0))
+    assert not new.equals(fitted.sample(4000, random_state=1))
+
+
+def test_conditional_distribution(fitted):
+    frame, _ = known(150, seed=4)
+    truth = norm(1.5 * frame["a"] + frame["k"], 0.5)
+    assert np.abs(fitted.conditional_cdf(frame, "b") - truth.cdf(frame["b"])).mean() < 0.06
+    quantiles = fitted.conditional_quantile(frame, [0.1, 0.5, 0.9], "b")
+    assert quantiles.shape == (150, 3)
+    assert np.abs(quantiles[:, 1] - truth.mean()).mean() < 0.15
+    back = fitted.conditional_cdf(frame.assign(b=quantiles[:, 0]), "b")
+    assert back == pytest.approx(0.1, abs=0.01)
+    counts = fitted.conditional_quantile(frame, 0.5, "k")
+    assert set(counts) <= {0, 1, 2}
+    assert (counts == frame["k"]).mean() > 0.6
+
+
+def test_conditional_distribution_with_a_context_and_no_names():
+    rng = np.random.default_rng(0)
+    c = rng.normal(size=800)
+    x = (3 * c + rng.normal(size=800))[:, None]
+    density = FlowDensity(max_steps=300, random_state=0).fit(x, context=c)
+    median = density.conditional_quantile(x[:50], 0.5, 0, context=c[:50])
+    assert np.abs(median - 3 * c[:50]).mean() < 0.3
+    assert np.corrcoef(density.sample(1, context=c, random_state=0)[:, 0], c)[0, 1] > 0.9
+    assert len(density.sample(3, context=c[:2], random_state=0)) == 6
+    with pytest.raises(ValueError, match=r"context must be a table of \['x0'\], got None"):
+        density.score_samples(x)
+    with pytest.raises(ValueError, match="context must have a row for each of 800"):
+        density.score_samples(x, context=c[:5])
+
+
+def test_anomalies(fitted):
+    frame, _ = known(500, seed=5)
+    scores = fitted.anomaly_score(frame)
+    assert 35 < scores.mean() < 65
+    odd = frame.head(1).assign(b=1e12)
+    assert fitted.anomaly_score(odd)[0] == 100
+
+
+def test_pandas_polars_arrow_and_numpy_agree():
+    frame = mixed(200).drop(columns=["zone", "category"])
+    tables = [frame, pl.from_pandas(frame), pa.Table.from_pandas(frame, preserve_index=False)]
+    scores = []
+    for table in tables:
+        density = small(missing="model").fit(table)
+        sample = density.sample(5, random_state=0)
+        assert type(sample) is type(table)
+        scores.append(density.score_samples(table))
+    assert np.array_equal(scores[0], scores[1])
+    assert np.array_equal(scores[0], scores[2])
+
+
+def test_missing_values_are_sampled_back():
+    frame = mixed(2000)
+    density = small(missing="model", max_steps=100).fit(frame)
+    new = density.sample(2000, random_state=0)
+    assert new.dtypes.to_dict() == frame.dtypes.to_dict()
+    assert np.abs(new.isna().mean() - frame.isna().mean()).max() < 0.03
+    assert np.isfinite(density.score_samples(frame)).all()
+    assert set(new["text"].dropna()) <= {"a", "b", "<c>"}
+    assert new["share"].between(0, 1).all()
+    assert new["positive"].min() > 0
+    assert new["count"].between(frame["count"].min(), frame["count"].max()).all()
+    with pytest.raises(ValueError, match=r"'float' \(71\), 'text' \(14\), 'nullable' \(51\)"):
+        small().fit(frame)
+
+
+@pytest.mark.parametrize("flow", ["elf", "nsf", "maf"])
+def test_file(flow, tmp_path):
+    frame = mixed(200)
+    context = frame[["flag", "count"]]
+    density = small(flow=flow, flow_options={"transforms": 1}, missing="model").fit(frame, context=context)
+    density.save(tmp_path / "model.elf")
+    with safe_open(tmp_path / "model.elf", "pt") as file:
+        assert file.metadata()["flow"] == "FlowDensity"
+    same = elflow.load(tmp_path / "model.elf")
+    assert np.array_equal(same.score_samples(frame, context), density.score_samples(frame, context))
+    assert same.sample(2, context.head(3), 0).equals(density.sample(2, context.head(3), 0))
+    assert np.array_equal(same.held_out(frame), density.held_out(frame))
+    assert np.array_equal(same.anomaly_score(frame, context), density.anomaly_score(frame, context))
+    assert same.history_ == density.history_
+    assert list(same.feature_names_in_) == list(frame.columns)
+
+
+def test_pickle_clone_and_refit():
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    density = small().fit(x, context=x[:, 0])
+    again = pickle.loads(pickle.dumps(density))
+    assert np.array_equal(again.score_samples(x, x[:, 0]), density.score_samples(x, x[:, 0]))
+    assert clone(density).get_params() == density.get_params()
+    density.fit(x)
+    assert np.array_equal(density.score_samples(x), small().fit(x).score_samples(x))
+
+
+def test_in_pipelines_and_searches():
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    pipeline = make_pipeline(StandardScaler(), small()).fit(x)
+    assert pipeline.score_samples(x).shape == (200,)
+    assert cross_val_score(small(), x, cv=3).shape == (3,)
+    search = GridSearchCV(small(), {"learning_rate": [1e-3, 1e-2]}, cv=2).fit(x)
+    assert search.best_params_["learning_rate"] in (1e-3, 1e-2)
+
+
+def test_weights_are_repetitions():
+    """A row of weight zero is as if it were not there, and weights move the density."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(-3, 1, 400), rng.normal(3, 1, 400)])[:, None]
+    weight = np.repeat([0.0, 1.0], 400)
+    density = FlowDensity(max_steps=100, random_state=0).fit(x, sample_weight=weight)
+    assert np.array_equal(density.score_samples(x), FlowDensity(max_steps=100, random_state=0).fit(x[400:]).score_samples(x))
+    tilted = FlowDensity(max_steps=200, random_state=0).fit(x, sample_weight=np.repeat([1.0, 4.0], 400))
+    assert (tilted.sample(2000, random_state=0) > 0).mean() == pytest.approx(0.8, abs=0.06)
+
+
+def test_held_out_rows_are_known_again():
+    frame = mixed(100)
+    density = small(missing="model").fit(frame)
+    assert density.held_out(frame).sum() == 10
+    assert density.held_out(frame.head(99)) is None
+    assert density.held_out(frame.iloc[::-1]) is None
+
+
+def test_encoding_is_a_change_of_variables():
+    """The standard normal density of z, brought back by the volume, is a density of the table."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.lognormal(size=3000), "k": rng.choice([0, 1], 3000, p=[0.8, 0.2])})
+    z, log_volume = small().fit(frame).encode(frame)
+    log_density = norm.logpdf(z).sum(1) + log_volume
+    truth = norm.logpdf(np.log(frame["x"])) - np.log(frame["x"]) + np.log(np.where(frame["k"] == 0, 0.8, 0.2))
+    assert log_density.mean() == pytest.approx(truth.mean(), abs=0.05)
+
+
+def test_inverse_residual_is_small(fitted):
+    assert fitted.inverse_residual(known(200)[0]) < 1e-3
+
+
+def test_checkpoint_goes_on_to_the_same_density(tmp_path):
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    whole = small(max_steps=100).fit(x)
+    first = small(max_steps=100).fit(x, checkpoint=tmp_path / "c")
+    assert (tmp_path / "c").exists()
+    again = small(max_steps=100).fit(x, checkpoint=tmp_path / "c")
+    for other in (first, again):
+        assert np.array_equal(whole.score_samples(x), other.score_samples(x))
+    with pytest.raises(ValueError, match="checkpoint must be of the same data"):
+        small(max_steps=100).fit(x + 1, checkpoint=tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("table", "check"),
+    [
+        (pd.DataFrame({"x": np.random.default_rng(0).normal(size=50)}), "one column"),
+        (pd.DataFrame({"x": [1.5] * 50}), "constant"),
+        (pd.DataFrame({"x": np.append(np.random.default_rng(0).normal(size=99), 1e12)}), "outlier"),
+        (pd.DataFrame({"x": [f"c{i}" for i in range(10_000)], "y": np.arange(10_000)}), "many categories"),
+        (pd.DataFrame({"x": [True, False] * 20, "y": pd.date_range("2020", periods=40)}), "no floats"),
+        (pd.DataFrame(np.random.default_rng(0).normal(size=(40, 60))), "more columns than rows"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_odd_tables_have_sensible_results(table, check):
+    density = small().fit(table)
+    assert np.isfinite(density.score_samples(table)).all()
+    new = density.sample(20, random_state=0)
+    assert len(new) == 20
+    assert not new.isna().any().any()
+    if check == "constant":
+        assert (new["x"] == 1.5).all()
+        assert density.score(table) == pytest.approx(0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"flow": "realnvp2"}, "flow must be one of"),
+        ({"missing": "drop"}, "missing must be one of"),
+        ({"dequantization": "none"}, "dequantization must be one of"),
+        ({"validation": 1.5}, r"validation must be a share in \(0, 1\)"),
+        ({"learning_rate": -1}, "rate must be positive"),
+        ({"max_steps": 0}, "max_steps must be at least 1"),
+        ({"columns": {"z": "integer"}}, "columns must name columns"),
+        ({"flow_options": {"depth": 3}}, "flow_options must be arguments of ELF"),
+    ],
+)
+def test_bad_parameters(parameters, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        small(**parameters).fit(pd.DataFrame({"x": np.arange(20.0) ** 1.5}))
+
+
+def test_bad_input():
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    with pytest.raises(ValueError, match="at least 5 rows"):
+        small().fit(x[:1])
+    density = small().fit(x)
+    with pytest.raises(ValueError, match="context must be None"):
+        density.score_samples(x, context=x)
+    with pytest.raises(ValueError, match="q must be"):
+        density.conditional_quantile(x, 1.5, 0)
+    with pytest.raises(ValueError, match="column must be one of"):
+        density.conditional_cdf(x, "z")
+    with pytest.raises(ValueError, match="n must be at least 1"):
+        density.sample(0)
