@@ -6,8 +6,14 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard elflow/kerne
 .PHONY: demo test lint docs bench clean
 
 demo: .venv/.demo
-	$(BIN)/python -m elflow.reproduce.networks --output demo/networks.png
-	$(BIN)/python -m elflow.reproduce.toys eight-gaussians --steps 2000 --output demo
+	@mkdir -p demo
+	$(BIN)/python -m elflow.data.example demo/cells.csv
+	rm -f demo/model.elf.checkpoint
+	$(BIN)/elflow fit demo/cells.csv -o demo/model.elf --seed 0
+	$(BIN)/elflow score demo/model.elf demo/cells.csv -o demo/scores.parquet --anomaly
+	$(BIN)/elflow sample demo/model.elf -n 1000 -o demo/new.csv --seed 0
+	$(BIN)/elflow report demo/model.elf demo/cells.csv -o demo/report.html
+	@echo "Open demo/report.html in a browser."
 
 test: .venv/.test lint
 	$(BIN)/python -m pytest -n 2

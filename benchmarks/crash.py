@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from safetensors import safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 import elflow
 from benchmarks._measure import RESULTS, machine, write
@@ -68,12 +69,15 @@ def finish(process: subprocess.Popen[bytes], model: Path) -> None:
 
 def differences(one: Path, other: Path, data: pd.DataFrame) -> list[str]:
     """Tensors that are not the same bit for bit, and densities; the files also hold how long training took."""
-    with safe_open(one, "np") as a, safe_open(other, "np") as b:
-        if sorted(a.keys()) != sorted(b.keys()):
-            return ["names of tensors"]
-        wrong = [key for key in a.keys() if a.get_tensor(key).tobytes() != b.get_tensor(key).tobytes()]  # noqa: SIM118
-    ours, theirs = (elflow.load(path).score_samples(data) for path in (one, other))
-    return wrong + ([] if np.array_equal(ours, theirs) else ["densities"])
+    try:
+        ours, theirs = load_file(one), load_file(other)
+    except SafetensorError as error:
+        return [f"not a model: {error}"]
+    if ours.keys() != theirs.keys():
+        return ["names of tensors"]
+    wrong = [key for key in ours if ours[key].tobytes() != theirs[key].tobytes()]
+    scores = [elflow.load(path).score_samples(data) for path in (one, other)]
+    return wrong + ([] if np.array_equal(*scores) else ["densities"])
 
 
 def crash(folder: Path, kills: int, rows: int, steps: int, seed: int) -> Outcome:

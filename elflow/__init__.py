@@ -1,23 +1,30 @@
 """Exact-Lipschitz flows: density models with closed-form densities and an exact inverse."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from elflow import activations, data, functional, kernels, training
-from elflow.flows import ELF
-from elflow.serialization import load, save
-
 if TYPE_CHECKING:
+    from elflow import activations, data, functional, kernels, training
     from elflow.estimator import FlowDensity
+    from elflow.flows import ELF
+    from elflow.serialization import load, save
 
 __all__ = ["ELF", "FlowDensity", "activations", "data", "functional", "kernels", "load", "save", "training"]
 
 __version__ = "0.1.0"
 
+_HOMES = {"ELF": "elflow.flows", "FlowDensity": "elflow.estimator", "load": "elflow.serialization"}
+_HOMES["save"] = _HOMES["load"]
+
 
 def __getattr__(name: str) -> Any:
-    """scikit-learn and pandas take a while to import, so that only those who fit tables wait for them."""
-    if name == "FlowDensity":
-        from elflow.estimator import FlowDensity
-
-        return FlowDensity
+    """Parts are imported when they are first asked for: torch, pandas and scikit-learn take a while."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in __all__:
+        return import_module(f"elflow.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

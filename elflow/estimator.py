@@ -224,9 +224,15 @@ class FlowDensity(DensityMixin, BaseEstimator):
         """The mean log-density of the rows, in nats. `y` is not used."""
         return float(self.score_samples(X, context).mean())
 
-    def anomaly_score(self, X: Any, context: Any = None) -> NDArray[np.float64]:
-        """How unlikely each row is: the percentage of training rows that are more likely, `(N,)`."""
-        scores = self.score_samples(X, context)
+    def anomaly_score(self, X: Any, context: Any = None, scores: Any = None) -> NDArray[np.float64]:
+        """How unlikely each row is: the percentage of training rows that are more likely, `(N,)`.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            context: What to condition on, a table of N rows, if the density was fitted with one.
+            scores: What `score_samples` says of the rows, if that is known already.
+        """
+        scores = self.score_samples(X, context) if scores is None else np.asarray(scores, np.float64)
         shares = np.linspace(0, 100, len(self.training_scores_))
         return 100 - np.interp(scores, self.training_scores_, shares, left=0, right=100)
 

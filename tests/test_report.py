@@ -274,7 +274,7 @@ def test_two_sample_test_of_a_perfect_and_a_terrible_model():
     perfect = two_sample(columns(real, same), 0)
     assert perfect.auc == pytest.approx(0.5, abs=4 * perfect.error)
     assert 0.01 < perfect.error < 0.04
-    other = same + [0, 6, 0]
+    other = same + np.array([0, 6, 0])
     terrible = two_sample(columns(real, other), 0)
     assert terrible.auc > 0.99
     assert terrible.telling[0][0] == "x1"

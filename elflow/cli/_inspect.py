@@ -70,7 +70,7 @@ def info(
     lines += [
         ("fitted to", f"{facts['rows']:,} rows"),
         ("trained", took),
-        ("held-out likelihood", best),
+        ("best held-out bound", best),
         ("elflow", facts["elflow"]),
     ]
     show(lines)

@@ -15,7 +15,7 @@ from elflow.report._compare import Marginal
 from elflow.report._measure import Findings
 from elflow.report._style import CSS
 from elflow.report._tables import plain
-from elflow.report._verdicts import AUC_LIMITS, RESIDUAL_LIMITS, Verdict, decimals, verdicts
+from elflow.report._verdicts import AUC_LIMITS, RESIDUAL_LIMITS, Verdict, decimals, tiny, verdicts
 
 __all__ = ["page"]
 
@@ -134,12 +134,17 @@ def _likelihood(found: Findings) -> str:
 
 def _marginals(found: Findings) -> str:
     shown = found.marginals[:MOST_MARGINALS]
-    figures = "".join(_marginal(marginal, f"marginal-{k}") for k, marginal in enumerate(shown))
+    figures = [_marginal(marginal, f"marginal-{k}") for k, marginal in enumerate(shown)]
+    kinds = [  # pictures and lists apart: they differ in height
+        "".join(figure for figure, marginal in zip(figures, shown, strict=True) if bool(marginal.labels) == labelled)
+        for labelled in (False, True)
+    ]
+    grids = "".join(f'<div class="small">{kind}</div>' for kind in kinds if kind)
     rest = len(found.marginals) - len(shown)
     note = "The difference is the greatest between the two distribution functions, or half the sum over categories; "
     note += f"{rest} other columns differ less." if rest else "the column that differs most comes first."
     note += " Pictures leave out the outermost half per cent on either side."
-    return _card("marginals", "Each column", REAL_AND_SAMPLED + f'<div class="small">{figures}</div>' + _note(note))
+    return _card("marginals", "Each column", REAL_AND_SAMPLED + grids + _note(note))
 
 
 def _marginal(marginal: Marginal, name: str) -> str:
@@ -283,7 +288,7 @@ def _two_sample(found: Findings) -> str:
     test = found.two_sample
     if test is None:
         return _card("two-sample", "Two-sample test", "<p>There are too few rows to train a classifier on.</p>")
-    gauge = _gauge(test.auc, decimals(test.auc, test.error), (0.5, 1.0), AUC_LIMITS, float, "{:g}")
+    gauge = _gauge(test.auc, decimals(test.auc, test.error), (0.5, 1.0), AUC_LIMITS, float)
     how = (
         f"A gradient-boosting classifier tries to tell {_rows_judged(found, test.rows)} from as many samples, in "
         "five-fold cross-validation. At 0.5 it can only guess; at 1 it is always right. It also notices details such "
@@ -301,8 +306,7 @@ def _inverse(found: Findings) -> str:
     residual = found.inverse_residual
     gauge = ""
     if math.isfinite(residual):
-        shown = f"{residual:.1e}"
-        gauge = _gauge(max(residual, 1e-9), shown, (1e-9, 1.0), RESIDUAL_LIMITS, math.log10, "{:.0e}")
+        gauge = _gauge(max(residual, 1e-8), tiny(residual), (1e-8, 1.0), RESIDUAL_LIMITS, math.log10)
     how = (
         "How far f(f<sup>&minus;1</sup>(z)) is from z at most, relative to 1 + |z|, over the latent points z of "
         f"{_count(found.n_inverted, 'row')}: how far a sample is from what it was drawn from. Below 0.001 it is "
@@ -317,7 +321,6 @@ def _gauge(
     ends: tuple[float, float],
     limits: tuple[float, float],
     scale: Callable[[float], float],
-    form: str,
 ) -> str:
     """A line in three colours with a needle."""
 
@@ -327,7 +330,7 @@ def _gauge(
 
     first, second = (at(limit) for limit in limits)
     zones = f"linear-gradient(90deg,var(--good) {first},var(--fair) {first},var(--fair) {second},var(--look) {second})"
-    ticks = "".join(f'<i style="--at:{at(x)}">{form.format(x)}</i>' for x in (*ends, *limits))
+    ticks = "".join(f'<i style="--at:{at(x)}">{x:g}</i>' for x in (*ends, *limits))
     return f'<div class="gauge" style="--zones:{zones}"><b style="--at:{at(value)}">{shown}</b>{ticks}</div>'
 
 

@@ -58,6 +58,8 @@ STYLE: Any = {
     "ytick.color": LINE,
     "ytick.labelcolor": SOFT,
 }
+TILE = (200, 116, (14, 14, 20, 4))
+"""Width, height and margins of the small pictures."""
 PIT_BINS = 10
 MOST_NAMED = 16
 """Columns, beyond which correlations have no names beside them."""
@@ -112,7 +114,7 @@ def training(history: Sequence[dict[str, float]]) -> str:
     step, seconds, fit, held = (
         np.array([entry[key] for entry in history], float) for key in ("step", "seconds", "training", "validation")
     )
-    with _drawing(440, 400, (62, 16, 48, 48)) as (figure, axes):
+    with _drawing(440, 400, (70, 16, 48, 48)) as (figure, axes):
         axes.grid(color=LINE, linewidth=0.6)
         axes.plot(step, fit, color=REAL, linewidth=1.4, marker="o" if len(step) < 3 else None, markersize=4)
         axes.plot(step, held, color=SAMPLED, linewidth=1.8, marker="o" if len(step) < 3 else None, markersize=4)
@@ -129,6 +131,7 @@ def training(history: Sequence[dict[str, float]]) -> str:
         _ticks(axes.yaxis, 5)
         axes.set_xlabel("steps")
         axes.set_ylabel("nats per row")
+        axes.yaxis.set_label_coords(-0.17, 0.5)  # else wide numbers push it out of the picture
         if len(step) > 1 and (np.diff(step) > 0).all() and (np.diff(seconds) > 0).all():
             time = axes.secondary_xaxis("top", functions=(_between(step, seconds), _between(seconds, step)))
             time.set_xlabel("seconds")
@@ -182,12 +185,13 @@ def likelihood(scores: Sequence[Score]) -> str:
 def histogram(marginal: Marginal, name: str) -> str:
     """The shares of real rows as an area, those of sampled rows as a line."""
     edges = marginal.edges / 86400 if marginal.kind == "datetime" else marginal.edges
-    with _drawing(180, 108, (14, 14, 21, 4)) as (figure, axes):
+    with _drawing(*TILE) as (figure, axes):
         axes.stairs(marginal.real, edges, fill=True, color=REAL, alpha=0.35, linewidth=0)
         axes.stairs(marginal.sampled, edges, color=SAMPLED, linewidth=1.6)
         axes.set_xlim(edges[0], edges[-1])
         axes.set_ylim(0, 1.05 * max(marginal.real.max(), marginal.sampled.max(), 1e-9))
         axes.set_yticks([])
+        axes.tick_params(labelsize=11)
         axes.spines["left"].set_visible(False)
         if marginal.kind == "datetime":
             locator = AutoDateLocator(minticks=2, maxticks=4)
@@ -203,7 +207,7 @@ def pit(found: Pit, name: str) -> str:
     count = len(found.values)
     low, high = stats.binom.ppf([0.025, 0.975], count, 1 / PIT_BINS) / count * PIT_BINS
     shares = np.histogram(found.values, PIT_BINS, (0, 1))[0] / count * PIT_BINS
-    with _drawing(180, 108, (14, 14, 21, 4)) as (figure, axes):
+    with _drawing(*TILE) as (figure, axes):
         axes.stairs(shares, np.linspace(0, 1, PIT_BINS + 1), fill=True, color=SAMPLED, alpha=0.7, linewidth=0)
         axes.axhspan(low, high, color=SOFT, alpha=0.22, linewidth=0)
         axes.axhline(1, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
@@ -211,6 +215,7 @@ def pit(found: Pit, name: str) -> str:
         axes.set_ylim(0, max(2.0, 1.05 * shares.max()))
         axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         axes.set_yticks([])
+        axes.tick_params(labelsize=11)
         axes.spines["left"].set_visible(False)
         return _svg(figure, name, "Histogram of probability integral transforms")
 

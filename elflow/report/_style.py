@@ -63,6 +63,7 @@ figcaption b { color: var(--ink); font-weight: 600; display: block; }
 .small {
   display: grid; grid-template-columns: repeat(auto-fill, minmax(215px, 1fr)); gap: 18px 20px; align-items: start;
 }
+.small + .small { margin-top: 22px; }
 .bars { list-style: none; margin: 6px 0 0; padding: 0; font-size: 0.75rem; line-height: 1.3; }
 .bars li {
   display: grid; grid-template-columns: minmax(0, 5fr) minmax(0, 6fr); gap: 8px; align-items: center; padding: 1px 0;

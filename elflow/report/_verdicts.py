@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from elflow.report._measure import Findings
 from elflow.report._tables import MINUS
 
-__all__ = ["AUC_LIMITS", "RESIDUAL_LIMITS", "Verdict", "decimals", "verdicts"]
+__all__ = ["AUC_LIMITS", "RESIDUAL_LIMITS", "Verdict", "decimals", "tiny", "verdicts"]
 
 AUC_LIMITS = (0.6, 0.75)
 RESIDUAL_LIMITS = (1e-3, 1e-1)
@@ -49,6 +50,11 @@ def decimals(value: float, error: float = math.nan, signed: bool = False) -> str
     value = round(value, places) or 0.0  # never -0.00
     text = f"{value:{'+' if signed and value else ''},.{places}f}".replace("-", MINUS)
     return f"{text} ± {error:,.{places}f}" if math.isfinite(error) else text
+
+
+def tiny(value: float) -> str:
+    """A number that is mostly its exponent."""
+    return re.sub(r"e([+-])0", r"e\1", f"{value:.1e}")
 
 
 def _level(value: float, limits: tuple[float, float]) -> str:
@@ -149,4 +155,4 @@ def _inverse(found: Findings) -> Verdict:
         "fair": "Samples are a little off the numbers that they were drawn from.",
         "look": "The inverse did not converge for some rows: samples may be wrong.",
     }[level]
-    return Verdict("Inverse residual", f"{residual:.1e}".replace("e-0", "e-"), "at most", level, reading)
+    return Verdict("Inverse residual", tiny(residual), "at most", level, reading)
