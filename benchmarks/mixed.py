@@ -48,10 +48,12 @@ def check(samples: pd.DataFrame, real: pd.DataFrame) -> dict[str, Any]:
 def total_variation(a: pd.Series, b: pd.Series) -> float:
     """Half the sum of absolute differences of shares; numbers of many values are in bins, missing is a value."""
     if pd.api.types.is_numeric_dtype(b) and b.nunique() > 100:
-        edges = np.unique(b.quantile(np.linspace(0, 1, BINS + 1)))[1:-1]
+        shares = np.linspace(0, 1, BINS + 1)[1:-1]
+        # Quantiles of the distinct values as well, for a column that is mostly one value.
+        edges = np.unique(np.concatenate([b.quantile(shares), np.quantile(b.unique(), shares)]))
         a, b = (pd.Series(np.searchsorted(edges, x, side="right")) for x in (a, b))
-    shares = [x.astype(object).fillna("missing").value_counts(normalize=True) for x in (a, b)]
-    return float(shares[0].sub(shares[1], fill_value=0).abs().sum() / 2)
+    counts = [x.astype(object).fillna("missing").value_counts(normalize=True) for x in (a, b)]
+    return float(counts[0].sub(counts[1], fill_value=0).abs().sum() / 2)
 
 
 def auc(training: pd.DataFrame, test: pd.DataFrame, seed: int) -> float:

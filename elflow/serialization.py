@@ -172,8 +172,11 @@ def _estimator(path: Path, config: dict[str, Any], numbers: int) -> FlowDensity:
     estimator.n_features_in_ = len(schema.columns)
     if schema.table != "numpy":
         estimator.feature_names_in_ = np.array(schema.names, dtype=object)
-    if estimator.flow == "elf":
-        _check_size(path, {"features": schema.features, "context": 0, **estimator.options_}, numbers)
+    for options in (estimator.options_, estimator.flow_options or {}):
+        if "activation" in options:
+            options["activation"] = PiecewiseQuadratic(**options["activation"])
+    sizes = {"transforms": 1, "units": 1, "hidden_features": ()} | estimator.options_
+    _check_size(path, {"features": schema.features, "context": 0, **sizes}, numbers)
     estimator.model_ = estimator._build(estimator.options_)
     return estimator
 

@@ -1,5 +1,6 @@
 """FlowDensity: scikit-learn's contract, densities that are right, tables of every kind, bad input."""
 
+import json
 import pickle
 
 import numpy as np
@@ -8,12 +9,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from safetensors import safe_open
+from safetensors.torch import save_file
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 from test_table import mixed
 
 import elflow
@@ -42,7 +44,15 @@ def fitted():
     return FlowDensity(max_steps=700, flow_options={"transforms": 3}, random_state=0).fit(known()[0])
 
 
-@parametrize_with_checks([small(max_steps=3)])
+def contract():
+    """scikit-learn's checks, but for that of other array libraries, which it would skip."""
+    checks = estimator_checks_generator(small(max_steps=3))
+    return [(estimator, check) for estimator, check in checks if "array_api" not in str(check)]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "check"), contract(), ids=lambda value: getattr(getattr(value, "func", None), "__name__", "")
+)
 def test_sklearn_contract(estimator, check):
     check(estimator)
 
@@ -183,6 +193,39 @@ def test_file(flow, tmp_path):
     assert list(same.feature_names_in_) == list(frame.columns)
 
 
+def test_activations_of_one_s_own_are_kept_in_files(tmp_path):
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    density = small(flow_options=SMALL | {"activation": elflow.activations.RELU}).fit(x)
+    density.save(tmp_path / "model.elf")
+    assert np.array_equal(elflow.load(tmp_path / "model.elf").score_samples(x), density.score_samples(x))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda config: config.pop("schema"),
+        lambda config: config["schema"]["columns"].pop(),
+        lambda config: config["fitted"].pop("options_"),
+        lambda config: config["fitted"]["options_"].update(hidden_features=[10**9, 10**9]),
+        lambda config: config["parameters"].update(surprise=1),
+        lambda config: config["parameters"].update(flow="nothing"),
+        lambda config: config["schema"]["columns"][0].update(map={"edges": "many"}),
+    ],
+)
+@pytest.mark.parametrize("flow", ["elf", "nsf"])
+def test_files_that_were_tampered_with(change, flow, tmp_path):
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    options = {"transforms": 1, "hidden_features": (8,)}
+    small(flow=flow, flow_options=options, max_steps=1).fit(x).save(path := tmp_path / "model.elf")
+    with safe_open(path, "pt") as file:
+        header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    config = json.loads(header["config"])
+    change(config)
+    save_file(tensors, path, metadata=header | {"config": json.dumps(config)})
+    with pytest.raises(ValueError, match="path must be a model saved by elflow"):
+        elflow.load(path)
+
+
 def test_pickle_clone_and_refit():
     x = np.random.default_rng(0).normal(size=(200, 2))
     density = small().fit(x, context=x[:, 0])
@@ -208,7 +251,9 @@ def test_weights_are_repetitions():
     x = np.concatenate([rng.normal(-3, 1, 400), rng.normal(3, 1, 400)])[:, None]
     weight = np.repeat([0.0, 1.0], 400)
     density = FlowDensity(max_steps=100, random_state=0).fit(x, sample_weight=weight)
-    assert np.array_equal(density.score_samples(x), FlowDensity(max_steps=100, random_state=0).fit(x[400:]).score_samples(x))
+    assert np.array_equal(
+        density.score_samples(x), FlowDensity(max_steps=100, random_state=0).fit(x[400:]).score_samples(x)
+    )
     tilted = FlowDensity(max_steps=200, random_state=0).fit(x, sample_weight=np.repeat([1.0, 4.0], 400))
     assert (tilted.sample(2000, random_state=0) > 0).mean() == pytest.approx(0.8, abs=0.06)
 

@@ -278,7 +278,7 @@ def _cell(value: Any, extreme: bool) -> str:
     elif isinstance(value, bool | np.bool_ | str | pd.Timestamp):
         words = text(value)
     elif isinstance(value, float | np.floating):
-        words = f"{value:.5g}".replace("-", "&minus;")
+        words = (f"{value:,.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:.5g}").replace("-", "&minus;")
     else:
         words = text(value)
     return f'<td title="{text(value)}"{" class=extreme" if extreme else ""}>{words}</td>'
@@ -331,7 +331,8 @@ def _gauge(
     first, second = (at(limit) for limit in limits)
     zones = f"linear-gradient(90deg,var(--good) {first},var(--fair) {first},var(--fair) {second},var(--look) {second})"
     ticks = "".join(f'<i style="--at:{at(x)}">{x:g}</i>' for x in (*ends, *limits))
-    return f'<div class="gauge" style="--zones:{zones}"><b style="--at:{at(value)}">{shown}</b>{ticks}</div>'
+    needle = f'<u style="--at:{at(value)}"></u><b style="--at:{at(value)}">{shown}</b>'
+    return f'<div class="gauge" style="--zones:{zones}">{needle}{ticks}</div>'
 
 
 def _rows_judged(found: Findings, count: int) -> str:
@@ -354,7 +355,8 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Of HTML that is safe already."""
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<table class="figures"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+    table = f'<table class="figures"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="scroll">{table}</div>'
 
 
 def _card(name: str, title: str, content: str) -> str:

@@ -272,5 +272,6 @@ def heat(values: Floats, names: Sequence[str], limit: float, name: str, label: s
             spine.set_visible(True)
         for i, j in np.ndindex(values.shape) if count <= 6 else ():
             text = f"{values[i, j]:.2f}".replace("-", MINUS)
-            axes.text(j, i, text, ha="center", va="center", fontsize=10)
+            colour = "#ffffff" if strength[i, j] > 0.6 else INK
+            axes.text(j, i, text, ha="center", va="center", fontsize=10, color=colour)
         return _svg(figure, name, label)

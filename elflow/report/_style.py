@@ -97,14 +97,12 @@ td.extreme { color: var(--look); font-weight: 650; }
 td small { display: block; color: var(--soft); }
 table.figures { margin: 10px 0 0; }
 .figures td:first-child { white-space: normal; overflow-wrap: anywhere; }
-.gauge { position: relative; margin: 34px 8px 30px; height: 10px; border-radius: 5px; background: var(--zones); }
-.gauge b, .gauge i { position: absolute; transform: translateX(-50%); font-size: 0.8rem; white-space: nowrap; }
-.gauge b { bottom: 16px; left: var(--at); }
-.gauge b::after {
-  content: ""; position: absolute; left: 50%; top: 100%; width: 3px; height: 24px; margin: -2px 0 0 -1.5px;
-  background: var(--ink); border-radius: 2px;
-}
-.gauge i { top: 14px; left: var(--at); color: var(--soft); font-style: normal; }
+.gauge { position: relative; margin: 34px 0 30px; height: 10px; border-radius: 5px; background: var(--zones); }
+.gauge b, .gauge i, .gauge u { position: absolute; left: var(--at); }
+.gauge b, .gauge i { transform: translateX(calc(-1 * var(--at))); font-size: 0.8rem; white-space: nowrap; }
+.gauge b { bottom: 16px; }
+.gauge i { top: 14px; color: var(--soft); font-style: normal; }
+.gauge u { top: -6px; width: 3px; height: 22px; margin-left: -1.5px; border-radius: 2px; background: var(--ink); }
 footer { max-width: 1120px; margin: 0 auto; padding: 4px 20px 40px; font-size: 0.8rem; color: var(--soft); }
 @media (max-width: 860px) {
   .two, .heats { grid-template-columns: minmax(0, 1fr); }
@@ -119,6 +117,7 @@ footer { max-width: 1120px; margin: 0 auto; padding: 4px 20px 40px; font-size: 0
   .tile { padding: 11px 12px; }
   .tile .value { font-size: 1.3rem; }
   th, td { padding: 5px 6px; }
+  .figures th, .figures td { padding: 5px 4px; }
   table.figures { font-size: 0.78rem; }
   .small { grid-template-columns: repeat(auto-fill, minmax(145px, 1fr)); gap: 16px 14px; }
   .pairs { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 6px; }

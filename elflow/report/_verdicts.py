@@ -14,7 +14,7 @@ __all__ = ["AUC_LIMITS", "RESIDUAL_LIMITS", "Verdict", "decimals", "tiny", "verd
 AUC_LIMITS = (0.6, 0.75)
 RESIDUAL_LIMITS = (1e-3, 1e-1)
 """Up to the first is good, up to the second fair."""
-OVERFITTED = (0.02, 0.1)
+OVERFITTED = (0.05, 0.2)
 """The same for the gap between training and held-out rows, in nats for each column."""
 STRANGE = (0.05, 0.25)
 """The same for how much less likely a new table is than the rows that were held out when the model was fitted."""
@@ -84,8 +84,8 @@ def _generalisation(found: Findings) -> tuple[str, str]:
     size = f"Training rows score {decimals(abs(gap))} nats {'higher' if gap > 0 else 'lower'}"
     return level, {
         "good": f"{size}: no sign that the model learnt them by heart.",
-        "fair": f"{size}: the model knows them a little too well.",
-        "look": f"{size}: the model has learnt them by heart. More rows or an earlier stop would help.",
+        "fair": f"{size}: the model knows them a little too well. The held-out number counts.",
+        "look": f"{size}: the model has learnt part of them by heart. The held-out number counts; more rows would help.",
     }[level]
 
 
