@@ -35,7 +35,7 @@ Ints = NDArray[np.int64]
 FEWEST_ROWS = 10
 USUAL_NUMBERS = 100_000
 """How many numbers of a table are looked at unless told otherwise: for about half a minute of work."""
-USUAL_ROWS = (2_000, 10_000)
+USUAL_ROWS = (2_000, 8_000)
 """Between how many and how many rows these are."""
 HELD_OUT_SHARE = 1 / 3
 """Of the rows looked at, how many at most are held-out ones."""

@@ -275,10 +275,10 @@ def _anomalies(found: Findings) -> str:
 def _cell(value: Any, extreme: bool) -> str:
     if pd.isna(value):
         words = "&ndash;"
-    elif isinstance(value, bool | np.bool_ | str | pd.Timestamp):
-        words = text(value)
     elif isinstance(value, float | np.floating):
-        words = (f"{value:,.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:.5g}").replace("-", "&minus;")
+        number = float(value)
+        words = f"{number:,.0f}" if 1e5 <= abs(number) < 1e15 else f"{number:.5g}"
+        words = words.replace("-", "&minus;")
     else:
         words = text(value)
     return f'<td title="{text(value)}"{" class=extreme" if extreme else ""}>{words}</td>'
@@ -330,7 +330,7 @@ def _gauge(
 
     first, second = (at(limit) for limit in limits)
     zones = f"linear-gradient(90deg,var(--good) {first},var(--fair) {first},var(--fair) {second},var(--look) {second})"
-    ticks = "".join(f'<i style="--at:{at(x)}">{x:g}</i>' for x in (*ends, *limits))
+    ticks = "".join(f'<i style="--at:{at(x)}">{f"{x:g}".replace("e-0", "e-")}</i>' for x in (*ends, *limits))
     needle = f'<u style="--at:{at(value)}"></u><b style="--at:{at(value)}">{shown}</b>'
     return f'<div class="gauge" style="--zones:{zones}">{needle}{ticks}</div>'
 

@@ -262,10 +262,11 @@ def heat(values: Floats, names: Sequence[str], limit: float, name: str, label: s
     image = np.empty((*values.shape, 4))
     image[..., :3] = np.where((values > 0)[..., None], POSITIVE, NEGATIVE)
     image[..., 3] = strength**0.8
-    with _drawing(300, 300, (76, 4, 76, 4) if named else (4, 4, 4, 4)) as (figure, axes):
+    short = [one if len(one) <= 12 else f"{one[:11]}…" for one in map(plain, names)] if named else []
+    room = 4 + 6 * max((len(one) + 1 for one in short), default=0)
+    with _drawing(300, 300, (room, 4, room, 4)) as (figure, axes):
         axes.imshow(image, interpolation="none")
         axes.tick_params(length=0, labelcolor=INK, labelsize=10)
-        short = [one if len(one) <= 12 else f"{one[:11]}…" for one in map(plain, names)] if named else []
         axes.set_xticks(range(len(short)), short, rotation=90)
         axes.set_yticks(range(len(short)), short)
         for spine in axes.spines.values():

@@ -84,8 +84,8 @@ def _generalisation(found: Findings) -> tuple[str, str]:
     size = f"Training rows score {decimals(abs(gap))} nats {'higher' if gap > 0 else 'lower'}"
     return level, {
         "good": f"{size}: no sign that the model learnt them by heart.",
-        "fair": f"{size}: the model knows them a little too well. The held-out number counts.",
-        "look": f"{size}: the model has learnt part of them by heart. The held-out number counts; more rows would help.",
+        "fair": f"{size}: the model knows them a little too well. Trust the held-out number.",
+        "look": f"{size}: the model has learnt part of them by heart. Trust the held-out number; more rows would help.",
     }[level]
 
 
