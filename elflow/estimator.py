@@ -34,8 +34,10 @@ DRAWS = 16
 """From how many points of each cell its probability is estimated."""
 BLOCK = 2**16
 """How many rows, times draws, are scored at a time."""
-PERCENTILES = 2_000
-"""How many quantiles of the training rows' scores are kept."""
+RANKED = 5_000
+"""How many training rows are scored in the end, at most, to rank others among."""
+PERCENTILES = 1_000
+"""How many quantiles of their scores are kept."""
 
 
 class FlowDensity(DensityMixin, BaseEstimator):
@@ -196,7 +198,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         self.stopped_ = training_.stopped
         self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
         some = np.flatnonzero(training.numpy())
-        some = np.random.RandomState(seed).permutation(some)[:20_000]
+        some = np.random.RandomState(seed).permutation(some)[:RANKED]
         scores = self._scores(rows.take(torch.from_numpy(np.sort(some))))
         self.training_scores_ = np.quantile(scores, np.linspace(0, 1, min(PERCENTILES, len(scores))))
         return self

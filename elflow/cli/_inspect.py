@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from elflow.cli._models import check_output, described, known_columns, load_density, split, use_threads, why_stopped
-from elflow.cli._options import Data, Missing, Model, Threads
+from elflow.cli._options import Data, Missing, Model, Seed, Threads
 from elflow.cli._terminal import duration, show, show_columns
 
 
@@ -20,9 +20,10 @@ def report(
         Path, typer.Option("--output", "-o", help="Where the page goes, as .html.", show_default=False)
     ] = Path("report.html"),
     na: Missing = None,
+    seed: Seed = 0,
     threads: Threads = None,
 ) -> None:
-    """Writes a page about how good a model is.
+    """Writes a page about how good a model is, and prints its verdicts.
 
     \b
     elflow report model.elf data.csv -o report.html
@@ -39,7 +40,8 @@ def report(
     use_threads(threads)
     frame = pd.concat(scan_table(data, known_columns(est), na_values=na or []), ignore_index=True)
     rows, context = split(est, frame)
-    pages.write(est, rows, output, context=context)
+    found = pages.write(est, rows, output, context=context, random_state=seed)
+    show([(verdict.title, f"{verdict.value} {verdict.unit}. {verdict.reading}") for verdict in pages.verdicts(found)])
     show([("report", str(output))])
 
 

@@ -10,11 +10,12 @@ from elflow._checks import check_count
 from elflow._files import replacing
 from elflow.report._measure import FEWEST_ROWS, Findings, measure
 from elflow.report._page import page
+from elflow.report._verdicts import Verdict, verdicts
 
 if TYPE_CHECKING:
     from elflow.estimator import FlowDensity
 
-__all__ = ["Findings", "write"]
+__all__ = ["Findings", "Verdict", "verdicts", "write"]
 
 
 def write(
