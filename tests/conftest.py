@@ -1,4 +1,6 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,3 +35,15 @@ def generator() -> Generator:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Puts text or a table into a file, as CSV."""
+
+    def write(content: Any, name: str = "data.csv") -> Path:
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else content.to_csv(index=False))
+        return path
+
+    return write

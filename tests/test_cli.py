@@ -29,16 +29,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(content, name="data.csv"):
-        path = tmp_path / name
-        path.write_text(content if isinstance(content, str) else content.to_csv(index=False))
-        return path
-
-    return write
-
-
 def test_fit_says_what_it_found_and_how_it_went(write, tmp_path):
     out, err = succeeds("fit", write(table()), "-o", tmp_path / "m.elf", *QUICK, "--bounds", "size=0:")
     for words in ["300", "category", "3: ", "2024-01-01 to 2024-10-", "at least 0", "held-out likelihood", "all steps"]:
@@ -160,7 +150,7 @@ def test_report(folder, tmp_path):
     assert "Held-out log-likelihood" in out
     assert "Two-sample test" in out
     page = (tmp_path / "r.html").read_text()
-    assert "did choose when the training" in " ".join(page.split())  # the very table, although it was read in another way
+    assert "did choose when the training" in " ".join(page.split())  # known to be the very table
     assert page.rstrip().endswith("</html>")
 
 

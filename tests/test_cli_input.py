@@ -22,16 +22,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(content, name="data.csv"):
-        path = tmp_path / name
-        path.write_text(content if isinstance(content, str) else content.to_csv(index=False))
-        return path
-
-    return write
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -18,16 +18,6 @@ from _command import QUICK, fails, run, succeeds, table
 import elflow
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(content, name="data.csv"):
-        path = tmp_path / name
-        path.write_text(content if isinstance(content, str) else content.to_csv(index=False))
-        return path
-
-    return write
-
-
 def test_a_checkpoint_is_never_lost(write, tmp_path):
     data, model = write(table()), tmp_path / "m.elf"
     checkpoint = tmp_path / "m.elf.checkpoint"

@@ -250,13 +250,13 @@ def test_columns_at_score_time():
     assert all(np.array_equal(a, b) for a, b in zip(plain, other, strict=True))
     with pytest.raises(ValueError, match=r"got none of \['b'\]"):
         schema.encode(frame[["a", "c"]])
-    with pytest.raises(ValueError, match="'a' must hold numbers, got .*'oops' in row 1"):
+    with pytest.raises(ValueError, match=r"'a' must hold numbers, got .*'oops' in row 1"):
         schema.encode(frame.assign(a=["1", "oops"] * 10))
     with pytest.raises(ValueError, match="missing values"):
         schema.encode(frame.assign(b=np.nan))
     with pytest.raises(ValueError, match="only missing ones"):
         Schema.fit(frame.assign(b=np.nan), missing="model")
-    with pytest.raises(TypeError, match="must be of pandas, polars, pyarrow or numpy, got .*Path"):
+    with pytest.raises(TypeError, match=r"must be of pandas, polars, pyarrow or numpy, got .*Path"):
         as_frame(Path("data.csv"))
 
 
