@@ -9,17 +9,17 @@ from elflow.training.recipe import Recipe
 __all__ = ["default_options", "default_recipe"]
 
 
-WIDE = 32
-"""From how many numbers in a row on hypernetworks are wider, and transformations fewer."""
+WIDE, WIDER = 16, 32
+"""From how many numbers in a row on transformations are fewer, and hypernetworks wider."""
 
 
 def default_options(flow: str, rows: int, features: int) -> dict[str, Any]:
     """Arguments of a flow for a table of so many rows and numbers in each."""
-    wide = features >= WIDE and rows >= 50_000
-    width = 256 if wide else 128 if rows >= 1_000 else 64
-    options: dict[str, Any] = {"transforms": 3 if wide else 5, "hidden_features": (width, width)}
+    wider = features >= WIDER and rows >= 50_000
+    width = 256 if wider else 128 if rows >= 1_000 else 64
+    options: dict[str, Any] = {"transforms": 5 if features < WIDE else 3, "hidden_features": (width, width)}
     if flow == "elf":
-        return options | {"units": 8 if wide else 16}
+        return options | {"units": 8 if wider else 16}
     return options if flow in ("maf", "nsf") else {}
 
 
