@@ -8,19 +8,22 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 from scipy.stats import qmc
 from torch import Tensor
 
 from elflow.data._maps import Steps
+from elflow.data.cells import Cells
 from elflow.data.table import Schema
 from elflow.flows.dequantization import Dequantized
 from elflow.training.batches import Rows
 
 __all__ = ["Conditional"]
 
-POINTS = 49
-"""Points of the first grid, and points that each refinement adds."""
+COARSE = 49
+"""Points of the first grid."""
+SHARES = ndtr(np.linspace(-5, 5, 41))
+"""At which quantiles a refinement adds points: also far out in the tails."""
 REFINEMENTS = 2
 WIDEST = 12.0
 """How far from the centre the density of a continuous column is looked for."""
@@ -36,8 +39,8 @@ class Conditional:
     """The distribution of one column for each row, given the row's other columns.
 
     Along the column's own number z the joint density is proportional to the conditional one. It is evaluated on a
-    coarse grid, then on finer ones which are densest where most of the probability lies, and integrated by the
-    trapezoidal rule.
+    coarse grid, then at quantiles of what was found, and integrated as if its logarithm were linear between points:
+    tails then come out right where the trapezoidal rule would give them too much.
 
     Arguments:
         model: The fitted flow.
@@ -54,16 +57,18 @@ class Conditional:
         self.values = frame[name]
         if self.column.missing and self.values.isna().any():
             raise ValueError(f"X must have values of {name!r}, got {int(self.values.isna().sum())} missing ones")
-        self.rows = rows
+        self.rows = rows._replace(x=self._without_cell(rows.x))
         self.draws = DRAWS if any(place != self.position for place in schema.cells) else 1
-        self.knots = np.tile(np.linspace(-WIDEST, WIDEST, POINTS), (rows.length, 1))
-        self.cumulative = self._integrate(self.knots)
-        shares = np.linspace(0, 1, POINTS)
+        knots = np.tile(np.linspace(-WIDEST, WIDEST, COARSE), (rows.length, 1))
+        log_density = self._evaluate(knots)
         for _ in range(REFINEMENTS):
-            inner = [np.interp(shares, c, k) for c, k in zip(self.cumulative, self.knots, strict=True)]
-            knots = np.concatenate([np.reshape(inner, (rows.length, POINTS)), self.knots[:, ::2]], 1)
-            self.knots = np.sort(knots, 1)
-            self.cumulative = self._integrate(self.knots)
+            found = zip(_cumulative(knots, log_density), knots, strict=True)
+            finer = np.reshape([np.interp(SHARES, total, points) for total, points in found], (rows.length, -1))
+            log_density = np.concatenate([log_density, self._evaluate(finer)], 1)
+            knots = np.concatenate([knots, finer], 1)
+            order = np.argsort(knots, 1, kind="stable")
+            knots, log_density = (np.take_along_axis(each, order, 1) for each in (knots, log_density))
+        self.knots, self.cumulative = knots, _cumulative(knots, log_density)
 
     def cdf(self) -> Floats:
         """P(column <= its value) of each row."""
@@ -80,24 +85,27 @@ class Conditional:
         columns = [self.column.values(z[:, k]).to_numpy() for k in range(len(q))]
         return np.stack(columns, 1)
 
+    def _without_cell(self, x: Cells) -> Cells:
+        """The rows with the column's own number known, so that the volume of its cell does not count."""
+        if self.position not in self.model.cells:
+            return x
+        at = self.model.cells.index(self.position)
+        low, width = x.low.clone(), x.width.clone()
+        low[:, at] = width[:, at] = 0.0
+        return x._replace(low=low, width=width)
+
     @torch.no_grad()
-    def _integrate(self, knots: Floats) -> Floats:
-        """The cumulative distribution at each row's knots, `(N, K)`."""
-        log_density = np.concatenate(
-            [
-                self._log_density(self.rows.take(slice(at, at + size)), torch.from_numpy(knots[at : at + size]))
-                for size in [max(1, ROWS // (knots.shape[1] * self.draws))]
-                for at in range(0, len(knots), size)
-            ]
-            or [np.zeros(knots.shape)]
-        )
-        density = np.exp(log_density - log_density.max(1, keepdims=True))
-        pieces = (density[:, 1:] + density[:, :-1]) / 2 * np.diff(knots, axis=1)
-        total = np.concatenate([np.zeros((len(knots), 1)), np.cumsum(pieces, 1)], 1)
-        return total / total[:, -1:]
+    def _evaluate(self, knots: Floats) -> Floats:
+        """The logarithm of the density at each row's knots, `(N, K)`, up to a constant of each row."""
+        size = max(1, ROWS // (max(1, knots.shape[1]) * self.draws))
+        blocks = [
+            self._log_density(self.rows.take(slice(at, at + size)), torch.from_numpy(knots[at : at + size]))
+            for at in range(0, len(knots), size)
+        ]
+        return np.concatenate(blocks) if blocks else np.zeros(knots.shape)
 
     def _log_density(self, rows: Rows, knots: Tensor) -> Floats:
-        """Up to a constant of each row, averaged over where in their cells the other columns lie."""
+        """One block of `_evaluate`, averaged over where in their cells the other columns lie."""
         cells = len(self.model.cells)
         noise = torch.from_numpy(qmc.Sobol(max(1, cells), rng=0).random(self.draws)[:, None, :cells])
         z, extra = self.model.place(rows.x, rows.context, noise if cells else None)
@@ -107,3 +115,13 @@ class Conditional:
         c = None if rows.context is None else rows.context[:, None, :].expand(-1, knots.shape[1], -1)
         log_prob = self.model.flow(c).log_prob(along).double() + extra[..., None]
         return torch.logsumexp(log_prob, 0).numpy()
+
+
+def _cumulative(knots: Floats, log_density: Floats) -> Floats:
+    """The cumulative distribution at the knots of each row, of a density whose logarithm is linear between them."""
+    rise = np.abs(np.diff(log_density, axis=1))
+    higher = np.maximum(log_density[:, 1:], log_density[:, :-1]) - log_density.max(1, keepdims=True, initial=-np.inf)
+    mean = np.where(rise > 1e-6, -np.expm1(-rise) / np.maximum(rise, 1e-6), 1 - rise / 2)
+    pieces = np.exp(higher) * mean * np.diff(knots, axis=1)
+    total = np.concatenate([np.zeros((len(knots), 1)), np.cumsum(pieces, 1)], 1)
+    return total / total[:, -1:]

@@ -19,11 +19,12 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from elflow._checks import check_choice, check_count
-from elflow._defaults import default_options, default_recipe
+from elflow._defaults import default_options, default_recipe, default_whiten
 from elflow.data.cells import Cells
 from elflow.data.table import Schema, as_frame, fingerprint, kind_of_table
 from elflow.flows.dequantization import Dequantized
 from elflow.flows.named import FLOW_NAMES, build_flow
+from elflow.flows.whitening import Whitened
 from elflow.training.batches import Rows
 from elflow.training.engine import fit
 
@@ -55,9 +56,13 @@ class FlowDensity(DensityMixin, BaseEstimator):
             is found out.
         missing: `"error"` refuses missing values; `"model"` makes them values of their own, which are sampled as well.
         dequantization: How points of discrete values' cells are drawn in training: `"uniform"` or `"variational"`.
+        whiten: Whether linear correlations of continuous columns are taken out before the flow; None for where rows are
+            few.
         schedule: What becomes of the learning rate: see `elflow.training.Recipe`.
-        learning_rate: The learning rate at the beginning.
-        batch_size, max_steps, patience: See `elflow.training.Recipe`; None for what fits the table.
+        learning_rate: The learning rate at the beginning; None, as below, for what fits the table.
+        batch_size: Rows in a batch.
+        max_steps: The greatest number of steps.
+        patience: How many rounds without a better held-out likelihood end the training.
         validation: The share of rows that is held out to decide when to stop.
         time_limit: How many seconds training may take; None for no limit.
         logger: A folder for logs as CSV and for TensorBoard.
@@ -91,8 +96,9 @@ class FlowDensity(DensityMixin, BaseEstimator):
         columns: dict[str, Any] | None = None,
         missing: str = "error",
         dequantization: str = "uniform",
+        whiten: bool | None = None,
         schedule: str = "plateau",
-        learning_rate: float = 3e-3,
+        learning_rate: float | None = None,
         batch_size: int | None = None,
         max_steps: int | None = None,
         patience: int | None = None,
@@ -107,6 +113,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         self.columns = columns
         self.missing = missing
         self.dequantization = dequantization
+        self.whiten = whiten
         self.schedule = schedule
         self.learning_rate = learning_rate
         self.batch_size = batch_size
@@ -178,7 +185,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         settings = {
             "flow": [self.flow, options, self.dequantization],
             "recipe": recipe.to_dict() | {"time_limit": None},  # more time may be given for the rest of the way
-            "seed": seed,
+            "split": [seed, self.validation],
             "schema": self.schema_.to_dict(),
         }
         self.model_, training_ = fit(
@@ -323,7 +330,10 @@ class FlowDensity(DensityMixin, BaseEstimator):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             x = self.model_.place(rows.x, rows.context)[0]
-        transform = self.model_.flow(rows.context).transform
+        flow = self.model_.flow
+        if isinstance(flow, Whitened):
+            flow, x = flow.flow, flow.linear(x)
+        transform = flow(rows.context).transform
         z = transform(x)
         again = transform(transform.inv(z))
         return float(((again - z).abs() / (1 + z.abs())).max())
@@ -394,12 +404,18 @@ class FlowDensity(DensityMixin, BaseEstimator):
         return held_out
 
     def _options(self, count: int) -> dict[str, Any]:
-        return default_options(self.flow, count, self.schema_.features) | dict(self.flow_options or {})
+        features = self.schema_.features
+        whiten = default_whiten(count, features) if self.whiten is None else bool(self.whiten)
+        return default_options(self.flow, count, features) | dict(self.flow_options or {}) | {"whiten": whiten}
 
     def _build(self, options: dict[str, Any]) -> Dequantized:
         schema = self.schema_
         context = 0 if self.context_schema_ is None else self.context_schema_.context_features
+        options = dict(options)
+        whiten = options.pop("whiten")
         flow = build_flow(self.flow, schema.features, context, options)
+        if whiten and len(schema.exact) > 1:
+            flow = Whitened(flow, schema.exact)
         return Dequantized(flow, schema.exact, schema.cells, self.dequantization == "variational", context)
 
     @torch.no_grad()

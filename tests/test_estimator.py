@@ -8,6 +8,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from scipy.stats import norm
@@ -123,6 +124,37 @@ def test_conditional_distribution(fitted):
     counts = fitted.conditional_quantile(frame, 0.5, "k")
     assert set(counts) <= {0, 1, 2}
     assert (counts == frame["k"]).mean() > 0.6
+
+
+def test_conditional_distribution_is_exact_far_out_in_the_tails():
+    """With one column the flow has its distribution in closed form."""
+    x = np.random.default_rng(0).standard_t(3, size=(500, 1))
+    density = small(max_steps=100, flow_options={}).fit(x)
+    points = np.array([[-20.0], [-6.0], [-3.0], [-1.0], [0.0], [2.0], [5.0], [15.0]])
+    z = torch.from_numpy(density.encode(points)[0]).float()
+    exact = density.model_.flow.conditional_cdf(z).detach().numpy()[:, 0]
+    found = density.conditional_cdf(points, 0)
+    assert found == pytest.approx(exact, abs=2e-3)
+    assert found[:3] == pytest.approx(exact[:3], rel=0.02)
+    q = np.array([0.001, 0.01, 0.05, 0.5, 0.99])
+    quantiles = density.conditional_quantile(points[:1], q, 0)[0]
+    back = density.encode(quantiles[:, None])[0]
+    assert density.model_.flow.conditional_cdf(torch.from_numpy(back).float()).detach().numpy()[:, 0] == pytest.approx(
+        q, rel=0.02
+    )
+
+
+def test_conditional_distribution_of_a_discrete_column():
+    """P(k <= value | others) is the sum of probabilities of rows, whatever noise the other cells have."""
+    rng = np.random.default_rng(0)
+    k = rng.integers(0, 4, 600)
+    frame = pd.DataFrame({"k": k, "m": np.where(rng.random(600) < 0.7, k, 3 - k)})
+    density = small(max_steps=150, flow_options={}).fit(frame)
+    rows = frame.head(12)
+    every = pd.concat([rows.assign(k=value) for value in range(4)])
+    joint = np.exp(density.score_samples(every, draws=1024)).reshape(4, 12)
+    below = np.cumsum(joint, 0)[rows["k"], np.arange(12)] / joint.sum(0)
+    assert density.conditional_cdf(rows, "k") == pytest.approx(below, abs=0.05)
 
 
 def test_conditional_distribution_with_a_context_and_no_names():

@@ -22,6 +22,7 @@ class Rounds(lightning.Callback):
         self.checkpoint = checkpoint
         self.fingerprint = fingerprint
         self.before = 0.0  # seconds of earlier runs that this one continues
+        self.stopped = "time_limit"
         self.start = time.monotonic()
 
     @property
@@ -31,20 +32,24 @@ class Rounds(lightning.Callback):
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         module.note(self.seconds)
+        if module.steps >= module.recipe.max_steps:
+            self.stopped = "max_steps"
+        elif module.rounds_since_best >= module.recipe.patience:
+            self.stopped = "patience"
         if self.checkpoint is not None:
             with replacing(self.checkpoint) as temporary:
                 trainer.save_checkpoint(temporary)
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
-        last = trainer.current_epoch + 1 >= trainer.max_epochs
         checkpoint["rounds"] = {
             "fingerprint": self.fingerprint,
-            "finished": bool(trainer.should_stop or last),
+            "stopped": self.stopped,  # "time_limit" unless it is done: more time may be given
             "seconds": self.seconds,
         }
 
     def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
         self.before = checkpoint["rounds"]["seconds"]
+        self.stopped = checkpoint["rounds"]["stopped"]
 
 
 class Bar(lightning.Callback):

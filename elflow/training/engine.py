@@ -97,12 +97,16 @@ def fit(
             initialize(start.x, start.context)
         module = FlowModule(flow, recipe, seed)
         rounds = Rounds(path, fingerprint)
-        if state is not None and state["rounds"]["finished"]:
+        if state is not None and state["rounds"]["stopped"] != "time_limit":
             module.on_load_checkpoint(state)
-            rounds.before = state["rounds"]["seconds"]
+            rounds.on_load_checkpoint(None, module, state)
         else:
             early = lightning.callbacks.EarlyStopping(
-                "validation", mode="max", patience=recipe.patience, check_on_train_epoch_end=False
+                "validation",
+                mode="max",
+                patience=recipe.patience,
+                check_finite=False,
+                check_on_train_epoch_end=False,
             )
             callbacks = [early, rounds] + ([Bar()] if progress else [])
             if recipe.time_limit is not None:
@@ -134,7 +138,7 @@ def fit(
         )
     best = cast(F, module.averaged.module)
     best.load_state_dict(module.best)
-    return best.eval(), Training(module.history, rounds.seconds, _reason(module, recipe), module.skipped)
+    return best.eval(), Training(module.history, rounds.seconds, rounds.stopped, module.skipped)
 
 
 def _read(path: Path | None, fingerprint: str) -> dict[str, Any] | None:
@@ -160,13 +164,6 @@ def _loggers(folder: Path) -> list[Any]:
     with suppress(ModuleNotFoundError):
         loggers.append(TensorBoardLogger(folder, name="tensorboard"))
     return loggers
-
-
-def _reason(module: Any, recipe: Recipe) -> str:
-    if module.steps >= recipe.max_steps:
-        return "max_steps"
-    scores = [entry["validation"] for entry in module.history]
-    return "patience" if len(scores) - 1 - scores.index(max(scores)) >= recipe.patience else "time_limit"
 
 
 @contextmanager

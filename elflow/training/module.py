@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -44,7 +45,8 @@ class FlowModule(lightning.LightningModule):
         self.parts = [p for p in flow.parameters() if p.requires_grad]
         self.history: list[dict[str, float]] = []
         self.best: dict[str, Tensor] = {}
-        self.best_score = -float("inf")
+        self.best_score = -math.inf
+        self.rounds_since_best = 0
         self.skipped = 0
         self.steps = 0
         self._skipped_in_a_row = 0
@@ -105,11 +107,15 @@ class FlowModule(lightning.LightningModule):
     def on_validation_epoch_end(self) -> None:
         score = self._mean("validation")
         self.log_dict({"validation": score, "training": self._mean("training"), "rate": self.rate})
+        self.rounds_since_best += 1
+        if not math.isfinite(score):
+            warnings.warn(f"the held-out likelihood is {score:g} after step {self.steps}", RuntimeWarning, stacklevel=2)
         if score > self.best_score:
+            self.rounds_since_best = 0
             self.best_score = score
             self.best = {key: value.detach().clone() for key, value in self.averaged.module.state_dict().items()}
         if isinstance(self.scheduler, ReduceLROnPlateau):
-            self.scheduler.step(score)
+            self.scheduler.step(score if math.isfinite(score) else -math.inf)
 
     @property
     def scheduler(self) -> Any:
@@ -143,6 +149,7 @@ class FlowModule(lightning.LightningModule):
             "history": self.history,
             "best": self.best,
             "best_score": self.best_score,
+            "rounds_since_best": self.rounds_since_best,
             "skipped": self.skipped,
             "skipped_in_a_row": self._skipped_in_a_row,
             "steps": self.steps,
@@ -151,6 +158,7 @@ class FlowModule(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["elflow"]
         self.history, self.best, self.best_score = state["history"], state["best"], state["best_score"]
+        self.rounds_since_best = state["rounds_since_best"]
         self.skipped, self._skipped_in_a_row, self.steps = state["skipped"], state["skipped_in_a_row"], state["steps"]
 
     def _add(self, name: str, total: Tensor, weight: float) -> None:

@@ -79,7 +79,10 @@ class Recipe:
     def scheduler(self, optimizer: Optimizer) -> LRScheduler | ReduceLROnPlateau:
         """What changes the optimizer's rate: after each round for `"plateau"`, otherwise after each step."""
         if self.schedule == "plateau":
-            return ReduceLROnPlateau(optimizer, mode="max", factor=0.5, patience=self.plateau - 1)
+            # Any growth counts: torch's own threshold is relative, which has no meaning for a logarithm.
+            return ReduceLROnPlateau(
+                optimizer, mode="max", factor=0.5, patience=self.plateau - 1, threshold=0.0, threshold_mode="abs"
+            )
         if self.schedule == "step":
             return StepLR(optimizer, self.halve_every, gamma=0.5)
         if self.schedule == "constant":
