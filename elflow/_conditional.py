@@ -12,7 +12,6 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import qmc
 from torch import Tensor
 
-from elflow.data._maps import Steps
 from elflow.data.cells import Cells
 from elflow.data.table import Schema
 from elflow.flows.dequantization import Dequantized
@@ -20,14 +19,13 @@ from elflow.training.batches import Rows
 
 __all__ = ["Conditional"]
 
-COARSE = 49
+COARSE = 65
 """Points of the first grid."""
-SHARES = ndtr(np.linspace(-5, 5, 41))
+SHARES = ndtr(np.linspace(-5, 5, 81))
 """At which quantiles a refinement adds points: also far out in the tails."""
-REFINEMENTS = 2
-WIDEST = 12.0
-"""How far from the centre the density of a continuous column is looked for."""
-DRAWS = 4
+TEMPERATURES = (10.0, 1.0)
+"""By how much each refinement flattens the logarithm of the density, so that none of several narrow peaks is lost."""
+DRAWS = 8
 """Points of the other columns' cells over which the density is averaged."""
 ROWS = 2**15
 """Evaluations at a time."""
@@ -45,24 +43,20 @@ class Conditional:
     Arguments:
         model: The fitted flow.
         schema: What the columns are.
-        frame: The rows.
         name: The column.
-        rows: The same rows as numbers.
+        rows: The rows as numbers, with any valid value of the column itself.
     """
 
-    def __init__(self, model: Dequantized, schema: Schema, frame: pd.DataFrame, name: str, rows: Rows) -> None:
+    def __init__(self, model: Dequantized, schema: Schema, name: str, rows: Rows) -> None:
         self.model = model
         self.position = schema.positions(name)[-1]
         self.column = next(column for column in schema.columns if column.name == name)
-        self.values = frame[name]
-        if self.column.missing and self.values.isna().any():
-            raise ValueError(f"X must have values of {name!r}, got {int(self.values.isna().sum())} missing ones")
         self.rows = rows._replace(x=self._without_cell(rows.x))
         self.draws = DRAWS if any(place != self.position for place in schema.cells) else 1
-        knots = np.tile(np.linspace(-WIDEST, WIDEST, COARSE), (rows.length, 1))
+        knots = np.tile(np.linspace(*self.column.reach, COARSE), (rows.length, 1))
         log_density = self._evaluate(knots)
-        for _ in range(REFINEMENTS):
-            found = zip(_cumulative(knots, log_density), knots, strict=True)
+        for temperature in TEMPERATURES:
+            found = zip(_cumulative(knots, log_density / temperature), knots, strict=True)
             finer = np.reshape([np.interp(SHARES, total, points) for total, points in found], (rows.length, -1))
             log_density = np.concatenate([log_density, self._evaluate(finer)], 1)
             knots = np.concatenate([knots, finer], 1)
@@ -70,13 +64,15 @@ class Conditional:
             knots, log_density = (np.take_along_axis(each, order, 1) for each in (knots, log_density))
         self.knots, self.cumulative = knots, _cumulative(knots, log_density)
 
-    def cdf(self) -> Floats:
+    def cdf(self, frame: pd.DataFrame) -> Floats:
         """P(column <= its value) of each row."""
-        if isinstance(self.column.map, Steps):
-            low, width = self.column.map.cells(self.column._integers(self.values))
-            z = ndtri(np.clip(low + width, 0, 1))
-        else:
-            z = self.column.cells(self.values)[0]
+        name = self.column.name
+        if name not in frame or frame[name].isna().any():
+            missing = int(frame[name].isna().sum()) if name in frame else len(frame)
+            raise ValueError(f"X must have values of {name!r}, got {missing} missing ones")
+        values = frame[name]
+        low, width, _ = self.column.cells(values)
+        z = np.where(width == 0, low, ndtri(np.clip(low + width, 0, 1)))
         return np.array([np.interp(*args) for args in zip(z, self.knots, self.cumulative, strict=True)])
 
     def quantiles(self, q: Floats) -> Any:

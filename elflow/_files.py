@@ -18,7 +18,8 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        os.fsync(handle)
+        with open(temporary, "rb") as written:  # what is there now may be another file than the one made above
+            os.fsync(written.fileno())
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)  # as any new file; mkstemp lets nobody else read it

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from dataclasses import replace
+from collections.abc import Iterator
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.stats import qmc
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-from torch import Tensor
 
-from elflow._checks import check_choice, check_count
+from elflow._checks import check_choice, check_count, check_positive
+from elflow._conditional import Conditional
 from elflow._defaults import default_options, default_recipe, default_whiten
-from elflow.data.cells import Cells
-from elflow.data.table import Schema, as_frame, fingerprint, kind_of_table
+from elflow._table_flow import (
+    build,
+    conditional,
+    context_numbers,
+    held_out_rows,
+    inverse_residual,
+    numbers,
+    samples,
+    scores,
+)
+from elflow.data.table import Schema, as_frame, digest, fingerprint, kind_of_table
 from elflow.flows.dequantization import Dequantized
-from elflow.flows.named import FLOW_NAMES, build_flow
-from elflow.flows.whitening import Whitened
+from elflow.flows.named import FLOW_NAMES
 from elflow.training.batches import Rows
 from elflow.training.engine import fit
 
@@ -34,7 +41,9 @@ LEAST_ROWS = 5
 DRAWS = 16
 """From how many points of each cell its probability is estimated."""
 BLOCK = 2**16
-"""How many rows, times draws, are scored at a time."""
+"""How many rows become numbers at a time."""
+CONDITIONAL_BLOCK = 2**12
+"""How many rows are conditioned on at a time."""
 RANKED = 5_000
 """How many training rows are scored in the end, at most, to rank others among."""
 PERCENTILES = 1_000
@@ -129,6 +138,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         self,
         X: Any,
         y: Any = None,
+        *,
         context: Any = None,
         sample_weight: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -147,6 +157,8 @@ class FlowDensity(DensityMixin, BaseEstimator):
             The estimator.
         """
         self._check_parameters()
+        if np.ndim(y) == 2:
+            raise ValueError("y must not be a table, as it is not used: a context is passed as context=")
         frame = self._frame(X, fitting=True)
         conditions = self._as_context(context, len(frame), fitting=True)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, frame, ensure_non_negative=True)
@@ -158,20 +170,21 @@ class FlowDensity(DensityMixin, BaseEstimator):
             raise ValueError(
                 f"X must have at least {LEAST_ROWS} rows that count, got {len(frame)} (n_samples={len(frame)})"
             )
-        self.schema_ = replace(Schema.fit(frame, self.columns, self.missing), table=kind_of_table(X))
-        self.context_schema_ = None if conditions is None else Schema.fit(conditions, missing=self.missing)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.schema_ = Schema.fit(frame, self.columns, self.missing).like(X)
+        self.context_schema_ = None if conditions is None else Schema.fit(conditions, None, self.missing, detect=False)
         self.n_rows_ = len(frame)
-        self.seed_ = seed
+        self.seed_ = seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.fingerprint_ = fingerprint(frame)
         rows = self._rows(frame, conditions, weight)
-        held_out = torch.from_numpy(self._split(len(frame)))
+        held_out = torch.from_numpy(held_out_rows(len(frame), self.validation, seed))
         training = ~held_out
         count = int(training.sum())
-        options = self._options(count)
+        features = self.schema_.features
+        whiten = default_whiten(count, features) if self.whiten is None else bool(self.whiten)
+        options = default_options(self.flow, count, features) | (self.flow_options or {}) | {"whiten": whiten}
         recipe = default_recipe(
             count,
-            self.schema_.features,
+            features,
             rate=self.learning_rate,
             schedule=self.schedule,
             batch_size=self.batch_size,
@@ -181,7 +194,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = self._build(options)
+            model = build(self.flow, self.schema_, self.context_schema_, options, self.dequantization)
         settings = {
             "flow": [self.flow, options, self.dequantization],
             "recipe": recipe.to_dict() | {"time_limit": None},  # more time may be given for the rest of the way
@@ -195,7 +208,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
             recipe,
             seed,
             checkpoint,
-            _digest(self.fingerprint_, conditions, weight, json.dumps(settings, default=str)),
+            digest(self.fingerprint_, conditions, weight, json.dumps(settings, default=str)),
             self.logger,
             self.verbose,
         )
@@ -204,10 +217,9 @@ class FlowDensity(DensityMixin, BaseEstimator):
         self.seconds_ = training_.seconds
         self.stopped_ = training_.stopped
         self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
-        some = np.flatnonzero(training.numpy())
-        some = np.random.RandomState(seed).permutation(some)[:RANKED]
-        scores = self._scores(rows.take(torch.from_numpy(np.sort(some))))
-        self.training_scores_ = np.quantile(scores, np.linspace(0, 1, min(PERCENTILES, len(scores))))
+        some = np.random.RandomState(seed).permutation(np.flatnonzero(training.numpy()))[:RANKED]
+        ranked = scores(self.model_, rows.take(torch.from_numpy(some)), DRAWS)
+        self.training_scores_ = np.quantile(ranked, np.linspace(0, 1, min(PERCENTILES, len(ranked))))
         return self
 
     def score_samples(self, X: Any, context: Any = None, draws: int = DRAWS) -> NDArray[np.float64]:
@@ -226,24 +238,23 @@ class FlowDensity(DensityMixin, BaseEstimator):
             Log-densities, `(N,)`.
         """
         check_is_fitted(self, "model_")
-        frame = self._frame(X)
-        return self._scores(self._rows(frame, self._as_context(context, len(frame))), check_count("draws", draws))
+        check_count("draws", draws)
+        blocks = self._blocks(X, context)
+        return np.concatenate([scores(self.model_, self._rows(*block), draws) for block in blocks])
 
     def score(self, X: Any, y: Any = None, context: Any = None) -> float:
         """The mean log-density of the rows, in nats. `y` is not used."""
         return float(self.score_samples(X, context).mean())
 
-    def anomaly_score(self, X: Any, context: Any = None, scores: Any = None) -> NDArray[np.float64]:
-        """How unlikely each row is: the percentage of training rows that are more likely, `(N,)`.
+    def anomaly_score(self, X: Any, context: Any = None) -> NDArray[np.float64]:
+        """How unlikely each row is: the percentage of training rows that are more likely, `(N,)`."""
+        return self.percentiles(self.score_samples(X, context))
 
-        Arguments:
-            X: The table, `(N, columns)`.
-            context: What to condition on, a table of N rows, if the density was fitted with one.
-            scores: What `score_samples` says of the rows, if that is known already.
-        """
-        scores = self.score_samples(X, context) if scores is None else np.asarray(scores, np.float64)
+    def percentiles(self, log_density: Any) -> NDArray[np.float64]:
+        """What `anomaly_score` says of rows whose log-densities are known, `(N,)`."""
+        check_is_fitted(self, "model_")
         shares = np.linspace(0, 100, len(self.training_scores_))
-        return 100 - np.interp(scores, self.training_scores_, shares, left=0, right=100)
+        return 100 - np.interp(np.asarray(log_density), self.training_scores_, shares, left=0, right=100)
 
     def sample(self, n: int = 1, context: Any = None, random_state: Any = None) -> Any:
         """New rows, in a table of the kind that was fitted, with its columns and dtypes.
@@ -256,17 +267,9 @@ class FlowDensity(DensityMixin, BaseEstimator):
         check_is_fitted(self, "model_")
         check_count("n", n)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        conditions = self._as_context(context)
-        c = None if conditions is None else self._context_numbers(conditions).repeat_interleave(n, 0)
-        count = n if c is None else len(c)
-        blocks = []
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)
-            for at in range(0, count, BLOCK):
-                size = min(BLOCK, count - at)
-                z = self.model_(c[at : at + size]).sample() if c is not None else self.model_().sample((size,))
-                blocks.append(z.double().numpy())
-        return self.schema_.decode(np.concatenate(blocks))
+        c = context_numbers(self.context_schema_, self._as_context(context))
+        c = None if c is None else c.repeat_interleave(n, 0)
+        return self.schema_.decode(samples(self.model_, n if c is None else len(c), c, seed))
 
     def conditional_cdf(self, X: Any, column: str, context: Any = None) -> NDArray[np.float64]:
         """P(column <= its value | all other columns, context) of each row, `(N,)`.
@@ -278,13 +281,13 @@ class FlowDensity(DensityMixin, BaseEstimator):
             column: Which column; its number for a table without names.
             context: What to condition on, a table of N rows, if the density was fitted with one.
         """
-        return self._conditional(X, column, context).cdf()
+        return np.concatenate([found.cdf(frame) for found, frame in self._conditional(X, column, context)])
 
     def conditional_quantile(self, X: Any, q: Any, column: str, context: Any = None) -> Any:
         """Quantiles of a column given all other columns and the context of each row.
 
         Arguments:
-            X: The table, `(N, columns)`. Its values of the column itself do not matter, but must be valid.
+            X: The table, `(N, columns)`. Its values of the column itself do not matter, and may be missing.
             q: A probability in (0, 1), or K of them.
             column: Which column; its number for a table without names.
             context: What to condition on, a table of N rows, if the density was fitted with one.
@@ -295,7 +298,8 @@ class FlowDensity(DensityMixin, BaseEstimator):
         probabilities = np.asarray(q, np.float64)
         if probabilities.ndim > 1 or not ((probabilities > 0) & (probabilities < 1)).all():
             raise ValueError(f"q must be one or several probabilities in (0, 1), got {q!r}")
-        values = self._conditional(X, column, context).quantiles(np.atleast_1d(probabilities))
+        found = self._conditional(X, column, context)
+        values = np.concatenate([each.quantiles(np.atleast_1d(probabilities)) for each, _ in found])
         return values[:, 0] if probabilities.ndim == 0 else values
 
     def held_out(self, X: Any) -> NDArray[np.bool_] | None:
@@ -304,7 +308,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         frame = as_frame(X)
         if len(frame) != self.n_rows_ or fingerprint(frame) != self.fingerprint_:
             return None
-        return self._split(len(frame))
+        return held_out_rows(len(frame), self.validation, self.seed_)
 
     def encode(self, X: Any, random_state: Any = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The numbers that the flow sees of each row, with a random point of each cell.
@@ -321,22 +325,10 @@ class FlowDensity(DensityMixin, BaseEstimator):
         z, log_volume = uniform.place(rows.x, noise=torch.from_numpy(noise))
         return z.double().numpy(), log_volume.double().numpy()
 
-    @torch.no_grad()
     def inverse_residual(self, X: Any, context: Any = None) -> float:
         """How far the rows' latent points z are from f(f^-1(z)) at most, relative to 1 + |z|."""
         check_is_fitted(self, "model_")
-        frame = self._frame(X)
-        rows = self._rows(frame, self._as_context(context, len(frame)))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            x = self.model_.place(rows.x, rows.context)[0]
-        flow = self.model_.flow
-        if isinstance(flow, Whitened):
-            flow, x = flow.flow, flow.linear(x)
-        transform = flow(rows.context).transform
-        z = transform(x)
-        again = transform(transform.inv(z))
-        return float(((again - z).abs() / (1 + z.abs())).max())
+        return max(inverse_residual(self.model_, self._rows(*block)) for block in self._blocks(X, context))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the fitted density to one safetensors file, whole or not at all; `elflow.load` reads it."""
@@ -348,9 +340,11 @@ class FlowDensity(DensityMixin, BaseEstimator):
     def _check_parameters(self) -> None:
         if self.flow not in FLOW_NAMES:
             raise ValueError(f"flow must be one of {FLOW_NAMES}, got {self.flow!r}")
+        if self.learning_rate is not None:
+            check_positive("learning_rate", self.learning_rate)
         check_choice("missing", self.missing, ["error", "model"])
         check_choice("dequantization", self.dequantization, ["uniform", "variational"])
-        if isinstance(self.validation, bool) or not 0 < self.validation < 1:
+        if not isinstance(self.validation, Real) or not 0 < self.validation < 1:
             raise ValueError(f"validation must be a share in (0, 1), got {self.validation!r}")
 
     def _frame(self, X: Any, fitting: bool = False) -> pd.DataFrame:
@@ -384,67 +378,23 @@ class FlowDensity(DensityMixin, BaseEstimator):
             raise ValueError(f"context must have a row for each of {count} rows of X, got {len(frame)}")
         return frame
 
-    def _context_numbers(self, conditions: pd.DataFrame) -> Tensor:
-        assert self.context_schema_ is not None
-        return torch.from_numpy(self.context_schema_.context(conditions)).float()
-
     def _rows(self, frame: pd.DataFrame, conditions: pd.DataFrame | None = None, weight: Any = None) -> Rows:
         """What the flow is given of a frame."""
-        cells = self.schema_.encode(frame)
-        exact, low, width, offset = map(torch.from_numpy, cells)
-        c = None if conditions is None else self._context_numbers(conditions)
-        w = None if weight is None else torch.from_numpy(weight / weight.mean()).float()
-        return Rows(Cells(exact.float(), low, width, offset.float()), c, w)
+        return numbers(self.schema_, frame, context_numbers(self.context_schema_, conditions), weight)
 
-    def _split(self, count: int) -> NDArray[np.bool_]:
-        """Which rows are held out."""
-        held_out = np.zeros(count, dtype=bool)
-        some = min(max(1, round(self.validation * count)), count - 2)
-        held_out[np.random.RandomState(self.seed_).permutation(count)[:some]] = True
-        return held_out
-
-    def _options(self, count: int) -> dict[str, Any]:
-        features = self.schema_.features
-        whiten = default_whiten(count, features) if self.whiten is None else bool(self.whiten)
-        return default_options(self.flow, count, features) | dict(self.flow_options or {}) | {"whiten": whiten}
-
-    def _build(self, options: dict[str, Any]) -> Dequantized:
-        schema = self.schema_
-        context = 0 if self.context_schema_ is None else self.context_schema_.context_features
-        options = dict(options)
-        whiten = options.pop("whiten")
-        flow = build_flow(self.flow, schema.features, context, options)
-        if whiten and len(schema.exact) > 1:
-            flow = Whitened(flow, schema.exact)
-        return Dequantized(flow, schema.exact, schema.cells, self.dequantization == "variational", context)
-
-    @torch.no_grad()
-    def _scores(self, rows: Rows, draws: int = DRAWS) -> NDArray[np.float64]:
-        columns = len(self.schema_.cells)
-        draws = draws if columns else 1
-        noise = torch.from_numpy(qmc.Sobol(max(1, columns), rng=0).random(draws)[:, None, :columns])
-        scores = []
-        for at in range(0, rows.length, size := max(1, BLOCK // draws)):
-            block = rows.take(slice(at, at + size))
-            bounds = self.model_(block.context).log_prob(block.x, noise if columns else None).double()
-            scores.append(torch.logsumexp(bounds, 0) - np.log(draws) if columns else bounds)
-        return torch.cat(scores).numpy() if scores else np.zeros(0)
-
-    def _conditional(self, X: Any, column: Any, context: Any) -> Any:
-        from elflow._conditional import Conditional
-
-        check_is_fitted(self, "model_")
+    def _blocks(self, X: Any, context: Any, size: int = BLOCK) -> Iterator[tuple[pd.DataFrame, pd.DataFrame | None]]:
+        """Rows and their context, so many at a time, and once at least."""
         frame = self._frame(X)
-        if self.schema_.table == "numpy" and not isinstance(column, str):
-            column = self.schema_.names[check_count("column", column, least=0)]
         conditions = self._as_context(context, len(frame))
-        return Conditional(self.model_, self.schema_, frame, column, self._rows(frame, conditions))
+        for at in range(0, max(1, len(frame)), size):
+            part = slice(at, at + size)
+            yield frame.iloc[part], None if conditions is None else conditions.iloc[part]
 
-
-def _digest(*parts: Any) -> str:
-    """One digest of all that decides about a training."""
-    digest = hashlib.sha256()
-    for part in parts:
-        part = fingerprint(part) if isinstance(part, pd.DataFrame) else part
-        digest.update(part.tobytes() if isinstance(part, np.ndarray) else str(part).encode())
-    return digest.hexdigest()
+    def _conditional(self, X: Any, column: Any, context: Any) -> Iterator[tuple[Conditional, pd.DataFrame]]:
+        """The distribution of a column for some rows at a time, and these rows."""
+        check_is_fitted(self, "model_")
+        numbered = self.schema_.table == "numpy" and not isinstance(column, str)
+        name = self.schema_.names[check_count("column", column, least=0)] if numbered else str(column)
+        for frame, conditions in self._blocks(X, context, CONDITIONAL_BLOCK):
+            c = context_numbers(self.context_schema_, conditions)
+            yield conditional(self.model_, self.schema_, name, frame, c), frame

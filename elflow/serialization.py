@@ -99,7 +99,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> An
                 return estimator
             flow = FLOWS[name](**config)
             _fill(flow, tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, RuntimeError, ArithmeticError, AttributeError) as error:
             raise ValueError(
                 f"path must be a model saved by elflow, got {path}, whose parts do not fit: {str(error)[:300]}"
             ) from None
@@ -159,6 +159,7 @@ def _estimator(path: Path, config: dict[str, Any], numbers: int) -> FlowDensity:
     """The density of which this is the configuration, with fresh weights."""
     import numpy as np
 
+    from elflow._table_flow import build
     from elflow.data.table import Schema
     from elflow.estimator import FlowDensity
 
@@ -175,19 +176,25 @@ def _estimator(path: Path, config: dict[str, Any], numbers: int) -> FlowDensity:
     for options in (estimator.options_, estimator.flow_options or {}):
         if "activation" in options:
             options["activation"] = PiecewiseQuadratic(**options["activation"])
-    sizes = {"transforms": 1, "units": 1, "hidden_features": ()} | estimator.options_
-    _check_size(path, {"features": schema.features, "context": 0, **sizes}, numbers)
-    estimator.model_ = estimator._build(estimator.options_)
+    if not isinstance(estimator.history_, list) or not estimator.history_:
+        raise ValueError("a history must have rounds")
+    context = 0 if estimator.context_schema_ is None else estimator.context_schema_.context_features
+    sizes = {"transforms": 1, "units": estimator.options_.get("bins", 1), "hidden_features": ()} | estimator.options_
+    _check_size(path, {"features": schema.features, "context": context, **sizes}, numbers)
+    estimator.model_ = build(
+        estimator.flow, schema, estimator.context_schema_, estimator.options_, estimator.dequantization
+    )
     return estimator
 
 
 def _check_size(path: Path, config: dict[str, Any], numbers: int) -> None:
     """That the file holds as many numbers as such a flow has at least, before one is built."""
     try:
-        widths = config["hidden_features"] if config["features"] > 1 or config["context"] else []
-        layers = sum(a * b for a, b in pairwise(widths)) + config["features"] * config["units"]
-        least = config["transforms"] * layers + config["context"]
-        fits = config["features"] > 0 and all(width > 0 for width in widths) and least <= numbers
+        features, context, hidden = config["features"], config["context"], config["hidden_features"]
+        has_network = hidden and (features > 1 or context)
+        widths = [features + context, *hidden, features - 1 or 1] if has_network else []
+        layers = sum(a * b for a, b in pairwise(widths)) + features * config["units"]
+        fits = features > 0 and all(width > 0 for width in widths) and config["transforms"] * layers <= numbers
     except (KeyError, TypeError) as error:
         raise ValueError(f"path must be a model saved by elflow, got {path} with a damaged header: {error}") from None
     if not fits:

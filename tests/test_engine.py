@@ -4,6 +4,7 @@ import csv
 import math
 import os
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -240,6 +241,47 @@ def test_schedules_of_the_paper():
     recipe = Recipe(rate=1.0, schedule="warmup-exponential", warmup=4, hold=6, gamma=0.5, least_rate=0.2)
     assert rates(recipe, 11) == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.5, 0.25, 0.2, 0.2])
     assert rates(Recipe(rate=1.0, schedule="constant"), 3) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("level", [-50.0, 0.0, 50.0])
+def test_plateaus_are_seen_whatever_the_sign(level):
+    """A likelihood that falls slowly, or stands still, halves the rate; one that grows by little does not."""
+    for slope, expected in [(-0.004, 0.25), (0.0, 0.25), (0.004, 1.0)]:
+        optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        scheduler = Recipe(rate=1.0, schedule="plateau", plateau=5).scheduler(optimizer)
+        for round_number in range(12):
+            optimizer.step()
+            scheduler.step(level + slope * round_number)
+        assert optimizer.param_groups[0]["lr"] == expected
+
+
+def test_more_time_goes_on(tmp_path):
+    rows, held_out = data()
+    recipe = Recipe(max_steps=60, round_steps=20, batch_size=64)
+    short = replace(recipe, time_limit=1e-3)
+    _, first = fit(small(), rows, held_out, short, checkpoint=tmp_path / "c")
+    assert first.stopped == "time_limit"
+    _, second = fit(small(), rows, held_out, recipe, checkpoint=tmp_path / "c")
+    assert second.stopped == "max_steps"
+    assert second.history[-1]["step"] == 60
+
+
+def test_a_held_out_likelihood_that_is_not_finite_is_reported(monkeypatch):
+    import elflow.training.module as module
+
+    real = module.likelihood
+
+    def broken(flow, batch):
+        total, weight = real(flow, batch)
+        broken.rounds += not flow.training
+        return (total * float("nan"), weight) if not flow.training and broken.rounds == 2 else (total, weight)
+
+    broken.rounds = 0
+    monkeypatch.setattr(module, "likelihood", broken)
+    with pytest.warns(RuntimeWarning, match="held-out likelihood is nan after step 20"):
+        _, training = fit(small(), *data(), TINY)
+    assert training.stopped == "max_steps"
+    assert len(training.history) == 4
 
 
 @pytest.mark.parametrize(

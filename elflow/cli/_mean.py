@@ -23,7 +23,10 @@ class Mean:
 
     def add(self, values: Any) -> None:
         count, mean = len(values), float(values.mean())
-        squares = float(((values - mean) ** 2).sum()) if math.isfinite(mean) else math.nan
+        if not (math.isfinite(mean) and math.isfinite(self.mean)):  # one row that is impossible makes the mean so
+            self.count, self.mean, self.squares = self.count + count, -math.inf, math.nan
+            return
+        squares = float(((values - mean) ** 2).sum())
         both = self.count + count
         away = mean - self.mean
         self.squares += squares + (away * away * self.count * count / both if self.count else 0.0)

@@ -57,7 +57,7 @@ def score(
             if output is not None:
                 scores = {"log_density": log_density}
                 if anomaly:
-                    scores["anomaly_score"] = est.anomaly_score(rows, context, scores=log_density)
+                    scores["anomaly_score"] = est.percentiles(log_density)
                 writer.write(_beside(block if append else None, scores))
             done(scan.done)
     summary = [("rows", f"{mean.count:,}"), ("mean log-density", str(mean))]

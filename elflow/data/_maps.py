@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ SAMPLE = 20_000
 """How many values a warp is chosen from."""
 OWN_CELLS = 512
 """Up to how many distinct integers have each a probability of their own."""
+FARTHEST = 2**61
+"""Beyond this distance all integers are equally far."""
 BINS = 128
 """Into about how many bins other integers fall."""
 
@@ -38,18 +40,24 @@ class Warp:
     loc: float
     scale: float
     heavy: bool
+    first: float = 0.0
+    """The least z that was seen."""
+    last: float = 0.0
+    """The greatest."""
 
     @classmethod
     def fit(cls, x: Floats, bounds: list[tuple[float, float]]) -> Warp:
         """Of the maps with any of these bounds, the one under which x looks most like a Gaussian, by its likelihood."""
-        x = x if len(x) <= SAMPLE else x[np.linspace(0, len(x) - 1, SAMPLE).astype(int)]
+        some = x if len(x) <= SAMPLE else x[np.linspace(0, len(x) - 1, SAMPLE).astype(int)]
         candidates = [
-            cls._scaled(x, base, low, high, heavy)
+            cls._scaled(some, base, low, high, heavy)
             for low, high in bounds
             for base in _bases(low, high)
             for heavy in (False, True)
         ]
-        return max(candidates, key=lambda warp: warp._gaussian_likelihood(x))
+        best = max(candidates, key=lambda warp: warp._gaussian_likelihood(some))
+        z = best(x)[0]
+        return replace(best, first=float(z.min()), last=float(z.max()))
 
     @classmethod
     def _scaled(cls, x: Floats, base: str, low: float, high: float, heavy: bool) -> Warp:
@@ -118,7 +126,13 @@ class Warp:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Warp:
-        return cls(**state)
+        warp = cls(**state)
+        if warp.base not in BASES or not (0 < warp.scale < np.inf and 0 < warp.unit < np.inf):
+            raise ValueError(f"a warp must have a base of {BASES} and a positive scale and unit")
+        return warp
+
+
+BASES = ["identity", "log", "softplus", "logit"]
 
 
 def _bases(low: float, high: float) -> list[str]:
@@ -145,10 +159,9 @@ class Steps:
         edges = distinct[:1]
         if len(distinct) > OWN_CELLS:
             own = distinct[counts > len(values) / (2 * BINS)]
-            edges = np.quantile(distinct.astype(np.float64), np.linspace(0, 1, BINS), method="nearest").astype(np.int64)
-            edges = np.clip(edges, distinct[0], distinct[-1])
+            edges = distinct[np.linspace(0, len(distinct) - 1, BINS).astype(int)]
         edges = np.unique(np.concatenate([edges, own, own + 1, distinct[:1], distinct[-1:] + 1]))
-        lengths = np.diff(edges.astype(np.float64))
+        lengths = np.diff(edges).astype(np.float64)
         mass = np.add.reduceat(counts, np.searchsorted(distinct, edges[:-1]).clip(max=len(counts) - 1)).astype(float)
         mass[np.searchsorted(distinct, edges[:-1]) == np.searchsorted(distinct, edges[1:])] = 0.0
         mass += 0.5 * lengths / lengths.sum()
@@ -157,15 +170,14 @@ class Steps:
 
     def cells(self, values: Ints) -> tuple[Floats, Floats]:
         """The lower end and the width of each cell."""
-        first, last = self.edges[0], self.edges[-1]
+        first, last = int(self.edges[0]), int(self.edges[-1])
+        values = np.clip(values, max(first - FARTHEST, -FARTHEST * 2), min(last + FARTHEST, FARTHEST * 2))
         bins = np.clip(np.searchsorted(self.edges, values, side="right") - 1, 0, len(self.edges) - 2)
-        lengths = np.diff(self.edges.astype(np.float64))
-        slopes = np.diff(self.cumulative) / lengths
+        slopes = np.diff(self.cumulative) / np.diff(self.edges)
         low = self.cumulative[bins] + (values - self.edges[bins]) * slopes[bins]
         width = slopes[bins]
-        span = float(last) - float(first)
-        numbers = values.astype(np.float64)
-        below, above = np.maximum(float(first) - numbers, 1.0), np.maximum(numbers - float(last), 0.0)
+        span = float(last - first)
+        below, above = np.maximum(first - values, 1.0), np.maximum(values - last, 0.0)
         left, right = self.cumulative[0] * span, (1 - self.cumulative[-1]) * span
         low = np.where(values < first, left / (span + below), low)
         low = np.where(values >= last, 1 - right / (span + above), low)
@@ -180,6 +192,11 @@ class Steps:
         lengths = (self.edges[bins + 1] - self.edges[bins]).astype(np.int64)
         inside = np.floor(np.clip(share, 0, 1) * lengths).astype(np.int64)
         return self.edges[bins] + np.minimum(inside, lengths - 1)
+
+    def __post_init__(self) -> None:
+        rising = (np.diff(self.edges) > 0).all() and (np.diff(self.cumulative) > 0).all()
+        if len(self.edges) != len(self.cumulative) or len(self.edges) < 2 or not rising:
+            raise ValueError("edges and what lies below them must rise")
 
     def to_dict(self) -> dict[str, Any]:
         return {"edges": self.edges.tolist(), "cumulative": self.cumulative.tolist()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from elflow.data._maps import Floats
 from elflow.data.cells import Cells
 from elflow.data.columns import Column
 
-__all__ = ["Schema", "as_frame", "fingerprint", "from_frame", "kind_of_table"]
+__all__ = ["Schema", "as_frame", "digest", "fingerprint", "from_frame", "kind_of_table"]
 
 ONE_HOT = 32
 """Up to how many categories of a context column have a number each."""
@@ -37,26 +37,31 @@ class Schema:
     columns: tuple[Column, ...]
     table: str
     """What `kind_of_table` says."""
+    labels: tuple[Any, ...] | None = None
+    """What the table calls its columns, where these are not all strings."""
 
     @classmethod
-    def fit(cls, table: Any, how: Mapping[str, Any] | None = None, missing: str = "error") -> Schema:
+    def fit(
+        cls, table: Any, how: Mapping[str, Any] | None = None, missing: str = "error", detect: bool = True
+    ) -> Schema:
         """What the columns of a table are.
 
         Arguments:
             table: Any table that `as_frame` takes.
             how: For columns by name, what they are: see `Column.fit`.
             missing: `"error"` refuses missing values, `"model"` makes them values of their own.
+            detect: Whether to look for bounds that were not declared.
         """
         frame = as_frame(table)
-        how = dict(how or {})
+        how = {str(name): what for name, what in (how or {}).items()}
         if unknown := [name for name in how if name not in frame.columns]:
             raise ValueError(f"columns must name columns of the table, {list(frame.columns)}, got {unknown}")
         if missing == "error":
             _refuse_missing(frame)
         if empty := [name for name in frame.columns if frame[name].isna().all()]:
             raise ValueError(f"each column must hold some value, got only missing ones in {empty}: drop these columns")
-        columns = tuple(Column.fit(frame[name], how.get(name), missing == "model") for name in frame.columns)
-        return cls(columns, kind_of_table(table))
+        columns = tuple(Column.fit(frame[name], how.get(name), missing == "model", detect) for name in frame.columns)
+        return cls(columns, "pandas").like(table)
 
     @property
     def names(self) -> list[str]:
@@ -83,15 +88,28 @@ class Schema:
             known += [False, False] if column.missing else [not column.discrete]
         return known
 
+    def like(self, table: Any) -> Schema:
+        """The same schema for another kind of table, with its names of columns."""
+        given = table.columns.tolist() if kind_of_table(table) == "pandas" else []
+        labels = None if all(isinstance(label, str) for label in given) else tuple(given)
+        return replace(self, table=kind_of_table(table), labels=labels)
+
+    def column(self, name: str) -> Column:
+        """The column of that name."""
+        found = [column for column in self.columns if column.name == name]
+        if not found:
+            raise ValueError(f"column must be one of {self.names}, got {name!r}")
+        return found[0]
+
     def positions(self, name: str) -> list[int]:
         """Which of the numbers that a flow sees are a column's: its indicator first if it has one, then its value."""
         start = 0
         for column in self.columns:
             size = 1 + bool(column.missing)
             if column.name == name:
-                return list(range(start, start + size))
+                break
             start += size
-        raise ValueError(f"column must be one of {self.names}, got {name!r}")
+        return list(range(start, start + size))
 
     def encode(self, table: Any) -> Cells:
         """Rows as numbers; columns are found by name where the table has names."""
@@ -119,7 +137,9 @@ class Schema:
                 at += 1
             series.append(column.values(z[:, at], absent))
             at += 1
-        frame = pd.concat(series, axis=1) if series else pd.DataFrame()
+        frame = pd.concat(series, axis=1)
+        if self.labels is not None:
+            frame.columns = pd.Index(list(self.labels))
         return from_frame(frame, self.table)
 
     def context(self, table: Any) -> Floats:
@@ -130,7 +150,7 @@ class Schema:
             values = frame[column.name]
             absent = values.isna().to_numpy()
             if column.kind == "category" and column.levels is not None and len(column.levels) <= ONE_HOT:
-                codes = column._integers(values[~absent])
+                codes = column.integers(values[~absent])
                 one_hot = np.zeros((len(values), len(column.levels)))
                 rows = np.flatnonzero(~absent)
                 seen = codes < len(column.levels)
@@ -159,12 +179,16 @@ class Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """What `from_dict` makes the schema of again, as JSON has it."""
-        return {"table": self.table, "columns": [column.to_dict() for column in self.columns]}
+        columns = [column.to_dict() for column in self.columns]
+        return {"table": self.table, "columns": columns, "labels": self.labels}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Schema:
         """The schema whose `to_dict` this is."""
-        return cls(tuple(Column.from_dict(column) for column in state["columns"]), state["table"])
+        labels = state["labels"]
+        if labels is not None:
+            labels = tuple(tuple(label) if isinstance(label, list) else label for label in labels)
+        return cls(tuple(Column.from_dict(column) for column in state["columns"]), state["table"], labels)
 
 
 def as_frame(table: Any, names: list[str] | None = None) -> pd.DataFrame:
@@ -248,6 +272,15 @@ def fingerprint(frame: pd.DataFrame) -> str:
     digest = hashlib.sha256(repr([(str(n), str(t)) for n, t in frame.dtypes.items()]).encode())
     digest.update(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
     return digest.hexdigest()
+
+
+def digest(*parts: Any) -> str:
+    """One digest of tables, arrays and whatever has a text."""
+    found = hashlib.sha256()
+    for part in parts:
+        part = fingerprint(part) if isinstance(part, pd.DataFrame) else part
+        found.update(part.tobytes() if isinstance(part, np.ndarray) else str(part).encode())
+    return found.hexdigest()
 
 
 def _refuse_missing(frame: pd.DataFrame) -> None:

@@ -34,6 +34,7 @@ class Rounds(lightning.Callback):
         module.note(self.seconds)
         if module.steps >= module.recipe.max_steps:
             self.stopped = "max_steps"
+            trainer.should_stop = True
         elif module.rounds_since_best >= module.recipe.patience:
             self.stopped = "patience"
         if self.checkpoint is not None:

@@ -114,7 +114,7 @@ def fit(
             options: dict[str, Any] = {
                 "accelerator": "cpu",
                 "devices": 1,
-                "max_epochs": -(-recipe.max_steps // recipe.round_steps),
+                "max_epochs": -1,  # rounds may be shorter where time was up: steps are counted instead
                 "callbacks": callbacks,
                 "logger": False if log is None else _loggers(Path(log)),
                 "log_every_n_steps": 1,

@@ -109,7 +109,7 @@ class FlowModule(lightning.LightningModule):
         self.log_dict({"validation": score, "training": self._mean("training"), "rate": self.rate})
         self.rounds_since_best += 1
         if not math.isfinite(score):
-            warnings.warn(f"the held-out likelihood is {score:g} after step {self.steps}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the held-out likelihood is {score:g} after step {self.steps}", RuntimeWarning, stacklevel=1)
         if score > self.best_score:
             self.rounds_since_best = 0
             self.best_score = score

@@ -1,0 +1,161 @@
+"""Tables that are odd in one way or another: each has a sensible result, or an error that names the column."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from scipy.special import ndtri
+
+from elflow import FlowDensity
+from elflow.data.columns import Column
+from elflow.data.table import Schema
+
+RNG = np.random.default_rng(0)
+
+
+def small(**parameters):
+    options = {"transforms": 1, "units": 4, "hidden_features": (8,)}
+    return FlowDensity(**({"max_steps": 10, "flow_options": options, "random_state": 0} | parameters))
+
+
+def there_and_back(values, how=None):
+    """The values after encoding them, with a point in the middle of each cell."""
+    column = Column.fit(values.rename("c"), how)
+    low, width, _ = column.cells(values.rename("c"))
+    return column.values(np.where(width == 0, low, ndtri(np.clip(low + width / 2, 1e-15, 1 - 1e-15))))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pd.Series(pd.to_datetime(["2024-01-01 00:00:00.123457"] * 30)),
+        pd.Series(pd.to_datetime(["2024-01-01", "9999-12-31", "2020-02-29"] * 10).astype("datetime64[us]")),
+        pd.Series(pd.date_range("2024-01-01", periods=40, freq="37ns")),
+        pd.Series(pd.date_range("2001-01-01", periods=40, freq="97D12h").astype("datetime64[s]")),
+        pd.Series(pd.date_range("2021-01-01", periods=40, freq="h", tz="Asia/Tokyo")),
+        pd.Series(1_700_000_000_000_000_000 + RNG.integers(0, 10**9, 50)),
+        pd.Series(RNG.integers(0, 200, 50), dtype="uint8"),
+        pd.Series(RNG.integers(0, 2**40, 50), dtype="uint64"),
+        pd.Series(RNG.normal(size=50), dtype="float16"),
+        pd.Series(RNG.choice([1, 2, 5], 50)).astype("category"),
+        pd.Series(pd.Categorical(RNG.choice(["a", "b"], 50), categories=["b", "a"], ordered=True)),
+        pd.Series(RNG.choice([True, False], 50), dtype="boolean"),
+        pd.Series(RNG.normal(size=50), dtype="Float64"),
+    ],
+    ids=lambda values: f"{values.dtype}-{values.iloc[0]}",
+)
+def test_values_come_back(values):
+    back = there_and_back(values)
+    assert back.dtype == values.dtype
+    if values.dtype in ("float16", "Float64"):
+        assert np.allclose(back.astype(float), values.astype(float), rtol=1e-3)
+    else:
+        assert (back == values).all()
+
+
+def test_long_spans_of_fine_datetimes_are_counted_coarsely():
+    values = pd.Series(pd.date_range("1900-01-01", "2100-01-01", periods=1001)).astype("datetime64[ns]")
+    back = there_and_back(values)
+    assert (back - values).abs().max() < pd.Timedelta("1ms")
+
+
+def test_bounds_of_integers_keep_them_integers():
+    ages = pd.Series(RNG.integers(17, 90, 300), name="c")
+    assert (there_and_back(ages, (0, 120)) == ages).all()
+    column = Column.fit(ages, (0, 120))
+    assert column.kind == "integer"
+    assert column.cells(pd.Series([-1, 50, 121], name="c"))[2].tolist() == [-np.inf, 0, -np.inf]
+    assert (there_and_back(ages, "continuous") == ages).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "how", "message"),
+    [
+        (pd.Series(pd.cut(RNG.normal(size=50), 3)), None, "categories of text or numbers, got Interval"),
+        (pd.Series([2**63 + 5, 3] * 10, dtype="uint64"), None, "below 2"),
+        (pd.Series([True, False] * 10), "continuous", "must hold numbers to be continuous"),
+        (pd.Series(["a", "b"] * 10), "datetime", "must hold datetimes"),
+        (pd.Series(["a", "b"] * 10), (0, 1), "must hold numbers to be bounded"),
+        (pd.Series(RNG.integers(0, 9, 50)), (0, 5), "between its bounds"),
+    ],
+)
+def test_what_cannot_be_modelled(values, how, message):
+    with pytest.raises(ValueError, match=message):
+        Column.fit(values.rename("c"), how)
+
+
+def test_names_that_are_not_strings():
+    frame = pd.DataFrame(RNG.normal(size=(60, 3)))
+    density = small(columns={0: (-100, 100)}).fit(frame)
+    assert list(density.sample(3, random_state=0).columns) == [0, 1, 2]
+    assert density.conditional_cdf(frame.head(3), 0).shape == (3,)
+    paired = frame.set_axis(pd.MultiIndex.from_tuples([("a", 1), ("a", 2), ("b", 1)]), axis=1)
+    assert small().fit(paired).sample(2, random_state=0).columns.tolist() == [("a", 1), ("a", 2), ("b", 1)]
+
+
+def test_a_repeated_index_does_not_matter():
+    frame = pd.DataFrame({"x": RNG.normal(size=60), "k": RNG.choice(["a", "b"], 60)}, index=[7] * 60)
+    density = small().fit(frame)
+    assert np.array_equal(density.score_samples(frame), density.score_samples(frame.reset_index(drop=True)))
+
+
+def test_dates_of_python():
+    days = [datetime.date(2024, 1, 1) + datetime.timedelta(days=int(d)) for d in RNG.integers(0, 50, 60)]
+    frame = pd.DataFrame({"day": pd.Series(days, dtype=object), "x": RNG.normal(size=60)})
+    density = small().fit(frame)
+    assert np.isfinite(density.score_samples(frame)).all()
+    assert density.conditional_cdf(frame.head(4), "day").shape == (4,)
+    assert small().fit(pl.DataFrame({"day": days, "x": frame["x"].to_numpy()})).sample(3).shape == (3, 2)
+
+
+def test_atoms_of_continuous_columns_are_told():
+    frame = pd.DataFrame({"rain": np.where(RNG.random(300) < 0.6, 0.0, RNG.lognormal(size=300))})
+    with pytest.warns(UserWarning, match=r"column 'rain' is continuous, but \d+% of its values are 0"):
+        Schema.fit(frame)
+
+
+def test_context_beyond_what_was_seen_is_not_pulled_back():
+    c = RNG.random(300)
+    x = (5 * c + 0.1 * RNG.normal(size=300))[:, None]
+    density = small(max_steps=100).fit(x, context=c)
+    schema = density.context_schema_
+    numbers = schema.context(pd.DataFrame({"x0": [0.5, 1.0, 7.0, -5.0]}))[:, 0]
+    assert numbers[3] < numbers[0] < numbers[1] < numbers[2]
+
+
+def test_a_context_in_the_place_of_y_is_an_error():
+    x = RNG.normal(size=(50, 2))
+    with pytest.raises(ValueError, match="a context is passed as context="):
+        small().fit(x, x)
+
+
+def test_quantiles_do_not_look_at_the_column_itself():
+    """Neither its values nor whether they are there; and the table may come without the column."""
+    frame = pd.DataFrame({"t": RNG.choice(["a", "b", "c"], 300), "x": RNG.normal(size=300)})
+    frame.loc[:20, "x"] = np.nan
+    density = small(missing="model", max_steps=50).fit(frame)
+    rows = frame.iloc[100:110]
+    median = density.conditional_quantile(rows, 0.5, "x")
+    assert np.array_equal(median, density.conditional_quantile(rows.assign(x=1e9), 0.5, "x"))
+    assert np.array_equal(median, density.conditional_quantile(rows.assign(x=np.nan), 0.5, "x"))
+    assert np.array_equal(median, density.conditional_quantile(rows.drop(columns="x"), 0.5, "x"))
+    with pytest.raises(ValueError, match="X must have values of 'x', got 10 missing ones"):
+        density.conditional_cdf(rows.drop(columns="x"), "x")
+
+
+def test_conditional_distribution_far_from_the_centre():
+    """Two clusters, one of them far out: the conditional distribution sees both."""
+    x = np.append(RNG.normal(size=900), RNG.normal(1e7, 1, size=100))[:, None]
+    density = small(max_steps=300, flow_options={}).fit(x)
+    share = density.conditional_cdf(np.array([[1e5]]), 0)[0]
+    assert share == pytest.approx(0.9, abs=0.05)
+
+
+def test_conditioning_on_what_is_impossible_is_an_error():
+    frame = pd.DataFrame({"x": RNG.random(100), "y": RNG.normal(size=100)})
+    density = small(columns={"x": (0, 1)}).fit(frame)
+    with pytest.raises(ValueError, match="bounds of the columns conditioned on, got 1 rows outside"):
+        density.conditional_quantile(frame.head(5).assign(x=[0.5, 2.0, 0.5, 0.5, 0.5]), 0.5, "y")
+    assert density.score_samples(frame.head(1).assign(x=2.0))[0] == -np.inf
