@@ -114,8 +114,8 @@ def _likelihood(found: Findings) -> str:
     if found.held_out:
         how = (
             f"All are scored on {_count(found.n_test, 'row')} that no model was fitted to. They did choose when the "
-            f"training of this one stopped, which flatters it slightly. The baselines were fitted to {found.n_train:,} "
-            "others."
+            "training of this one stopped, which flatters it slightly; and the columns' ranges, categories and "
+            f"frequencies are those of all rows. The baselines were fitted to {found.n_train:,} others."
         )
     else:
         how = (
