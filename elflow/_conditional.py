@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from elflow.data.table import Schema
 from elflow.flows.dequantization import Dequantized
 from elflow.training.batches import Rows
 
-__all__ = ["Conditional"]
+__all__ = ["SHARES", "Conditional", "integrate"]
 
 COARSE = 65
 """Points of the first grid."""
@@ -53,16 +54,7 @@ class Conditional:
         self.column = next(column for column in schema.columns if column.name == name)
         self.rows = rows._replace(x=self._without_cell(rows.x))
         self.draws = DRAWS if any(place != self.position for place in schema.cells) else 1
-        knots = np.tile(np.linspace(*self.column.reach, COARSE), (rows.length, 1))
-        log_density = self._evaluate(knots)
-        for temperature in TEMPERATURES:
-            found = zip(_cumulative(knots, log_density / temperature), knots, strict=True)
-            finer = np.reshape([np.interp(SHARES, total, points) for total, points in found], (rows.length, -1))
-            log_density = np.concatenate([log_density, self._evaluate(finer)], 1)
-            knots = np.concatenate([knots, finer], 1)
-            order = np.argsort(knots, 1, kind="stable")
-            knots, log_density = (np.take_along_axis(each, order, 1) for each in (knots, log_density))
-        self.knots, self.cumulative = knots, _cumulative(knots, log_density)
+        self.knots, self.cumulative = integrate(self._evaluate, rows.length, self.column.reach)
 
     def cdf(self, frame: pd.DataFrame) -> Floats:
         """P(column <= its value) of each row."""
@@ -111,6 +103,29 @@ class Conditional:
         c = None if rows.context is None else rows.context[:, None, :].expand(-1, knots.shape[1], -1)
         log_prob = self.model.flow(c).log_prob(along).double() + extra[..., None]
         return torch.logsumexp(log_prob, 0).numpy()
+
+
+def integrate(
+    evaluate: Callable[[Floats], Floats], count: int, reach: tuple[float, float], shares: Floats = SHARES
+) -> tuple[Floats, Floats]:
+    """Points and the cumulative distribution at them, `(count, K)` each, of densities that are known up to a factor.
+
+    Arguments:
+        evaluate: Gives the logarithms of the densities at points, `(count, K)`.
+        count: How many densities there are.
+        reach: Between which numbers to look.
+        shares: At which quantiles each refinement adds points.
+    """
+    knots = np.tile(np.linspace(*reach, COARSE), (count, 1))
+    log_density = evaluate(knots)
+    for temperature in TEMPERATURES:
+        found = zip(_cumulative(knots, log_density / temperature), knots, strict=True)
+        finer = np.reshape([np.interp(shares, total, points) for total, points in found], (count, -1))
+        log_density = np.concatenate([log_density, evaluate(finer)], 1)
+        knots = np.concatenate([knots, finer], 1)
+        order = np.argsort(knots, 1, kind="stable")
+        knots, log_density = (np.take_along_axis(each, order, 1) for each in (knots, log_density))
+    return knots, _cumulative(knots, log_density)
 
 
 def _cumulative(knots: Floats, log_density: Floats) -> Floats:

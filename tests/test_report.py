@@ -309,7 +309,7 @@ def test_pit_of_a_known_density():
     joint = torch.distributions.MultivariateNormal(torch.zeros(2, dtype=torch.double), covariance)
     z = joint.sample((200,))
     z[0] = torch.tensor([2.0, 0.0])
-    values = conditional(lambda c: joint, z, None, 0)
+    values = conditional(lambda c: joint, z, None, 0, (-10.0, 10.0))
     exact = norm.cdf(((z[:, 0] - 0.999 * z[:, 1]) / np.sqrt(1 - 0.999**2)).numpy())
     np.testing.assert_allclose(values, exact, atol=5e-3)
 
