@@ -24,11 +24,13 @@ from elflow.estimator import FlowDensity
 LEVELS = (0.01, 0.05, 0.95, 0.99)
 
 
-def coverage(training: pd.DataFrame, test: pd.DataFrame, seed: int, limit: float) -> dict[str, Any]:
+def coverage(
+    training: pd.DataFrame, test: pd.DataFrame, seed: int, limit: float, weight_decay: float | None
+) -> dict[str, Any]:
     """For each level the share of test rows below the quantile, with its standard error were the model right."""
     column = training.columns[-1]
     start = time.perf_counter()
-    est = FlowDensity(random_state=seed, time_limit=limit).fit(training)
+    est = FlowDensity(random_state=seed, time_limit=limit, weight_decay=weight_decay).fit(training)
     fitted = time.perf_counter()
     quantiles = est.conditional_quantile(test, list(LEVELS), column=column)
     below = test[column].to_numpy()[:, None] <= quantiles
@@ -62,6 +64,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2", help="of splits and models (%(default)s)")
     parser.add_argument("--time-limit", type=float, default=60, help="seconds for each fit (%(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="(%(default)s)")
+    parser.add_argument("--weight-decay", type=float, help="of the fits; by default what fits the table")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     table = returns(folder(parser, options.data, ["stocks"]))
@@ -70,14 +73,15 @@ def main() -> None:
     print("| --- |" + " --- |" * (len(LEVELS) + 1))
     runs = []
     for seed in seeds:
-        runs.append(coverage(*shuffled(table, seed), seed, options.time_limit))
+        runs.append(coverage(*shuffled(table, seed), seed, options.time_limit, options.weight_decay))
         print(describe("at random", runs[-1]), flush=True)
     cut = round(0.8 * len(table))
-    last = coverage(table[:cut], table[cut:].reset_index(drop=True), seeds[0], options.time_limit)
+    last = coverage(table[:cut], table[cut:].reset_index(drop=True), seeds[0], options.time_limit, options.weight_decay)
     print(describe("last fifth", last))
     within = all(run["worst_z"] <= 3 for run in runs)
     print(f"\nWithin three standard errors at every level and seed: {'yes' if within else 'no'}.")
-    settings = {"time_limit": options.time_limit, "threads": options.threads, "within_three_errors": within}
+    settings = {"time_limit": options.time_limit, "threads": options.threads, "weight_decay": options.weight_decay}
+    settings |= {"within_three_errors": within}
     results = {"machine": machine(), **settings, "at random": runs, "last fifth": last}
     write(options.output / "quantiles.json", results)
 

@@ -69,6 +69,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
             few.
         schedule: What becomes of the learning rate: see `elflow.training.Recipe`.
         learning_rate: The learning rate at the beginning; None, as below, for what fits the table.
+        weight_decay: How much the weights are held back: more of it makes densities smoother and calmer.
         batch_size: Rows in a batch.
         max_steps: The greatest number of steps.
         patience: How many rounds without a better held-out likelihood end the training.
@@ -108,6 +109,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         whiten: bool | None = None,
         schedule: str = "plateau",
         learning_rate: float | None = None,
+        weight_decay: float | None = None,
         batch_size: int | None = None,
         max_steps: int | None = None,
         patience: int | None = None,
@@ -125,6 +127,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         self.whiten = whiten
         self.schedule = schedule
         self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
         self.batch_size = batch_size
         self.max_steps = max_steps
         self.patience = patience
@@ -187,6 +190,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
             features,
             rate=self.learning_rate,
             schedule=self.schedule,
+            weight_decay=self.weight_decay,
             batch_size=self.batch_size,
             max_steps=self.max_steps,
             patience=self.patience,
@@ -213,9 +217,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
             self.verbose,
         )
         self.options_ = options
-        self.history_ = training_.history
-        self.seconds_ = training_.seconds
-        self.stopped_ = training_.stopped
+        self.history_, self.seconds_, self.stopped_ = training_.history, training_.seconds, training_.stopped
         self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
         some = np.random.RandomState(seed).permutation(np.flatnonzero(training.numpy()))[:RANKED]
         ranked = scores(self.model_, rows.take(torch.from_numpy(some)), DRAWS)
@@ -239,8 +241,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         """
         check_is_fitted(self, "model_")
         check_count("draws", draws)
-        blocks = self._blocks(X, context)
-        return np.concatenate([scores(self.model_, self._rows(*block), draws) for block in blocks])
+        return np.concatenate([scores(self.model_, self._rows(*block), draws) for block in self._blocks(X, context)])
 
     def score(self, X: Any, y: Any = None, context: Any = None) -> float:
         """The mean log-density of the rows, in nats. `y` is not used."""
