@@ -307,9 +307,8 @@ class FlowDensity(DensityMixin, BaseEstimator):
         """Which rows were held out from training, if X is the very table that was fitted; None otherwise."""
         check_is_fitted(self, "model_")
         frame = as_frame(X)
-        if len(frame) != self.n_rows_ or fingerprint(frame) != self.fingerprint_:
-            return None
-        return held_out_rows(len(frame), self.validation, self.seed_)
+        known = len(frame) == self.n_rows_ and fingerprint(frame) == self.fingerprint_
+        return held_out_rows(len(frame), self.validation, self.seed_) if known else None
 
     def encode(self, X: Any, random_state: Any = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The numbers that the flow sees of each row, with a random point of each cell.
@@ -351,7 +350,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
     def _frame(self, X: Any, fitting: bool = False) -> pd.DataFrame:
         """X as a frame. scikit-learn checks arrays, counts columns and keeps their names."""
         if kind_of_table(X) == "numpy":
-            finite: Any = True if self.missing == "error" else "allow-nan"
+            finite = {"error": True, "model": "allow-nan"}[self.missing]
             X = validate_data(self, X, reset=fitting, dtype="numeric", ensure_all_finite=finite)
             return as_frame(X, None if fitting else self.schema_.names)
         frame = as_frame(X)
