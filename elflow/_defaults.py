@@ -1,12 +1,33 @@
-"""What `FlowDensity` does when it is not told: sizes and schedules from the number of rows and columns."""
+"""What `FlowDensity` may be told, and what it does if it is not: sizes and schedules from the size of the table."""
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
+from elflow._checks import check_choice, check_count, check_positive
+from elflow.flows.named import FLOW_NAMES
 from elflow.training.recipe import Recipe
 
-__all__ = ["default_options", "default_recipe", "default_whiten"]
+__all__ = ["check_parameters", "default_options", "default_recipe", "default_whiten"]
+
+
+def check_parameters(
+    flow: Any, missing: Any, dequantization: Any, validation: Any, learning_rate: Any, whiten: Any, **others: Any
+) -> None:
+    """That `FlowDensity` was given what it can use; the numbers of a recipe are checked by `Recipe`."""
+    check_choice("flow", flow, FLOW_NAMES)
+    check_choice("missing", missing, ["error", "model"])
+    check_choice("dequantization", dequantization, ["uniform", "variational"])
+    if not isinstance(validation, Real) or not 0 < float(validation) < 1:
+        raise ValueError(f"validation must be a share in (0, 1), got {validation!r}")
+    if learning_rate is not None:
+        check_positive("learning_rate", learning_rate)
+    if whiten not in (None, True, False):
+        raise ValueError(f"whiten must be None, True or False, got {whiten!r}")
+    for name in ("columns", "flow_options"):
+        if not isinstance(others[name], dict | None):
+            raise TypeError(f"{name} must be a dictionary or None, got {others[name]!r}")
 
 
 WIDE, WIDER = 16, 32
@@ -49,5 +70,6 @@ def default_recipe(rows: int, features: int, **asked: Any) -> Recipe:
         "weight_decay": 5.0 if scarce else min(2.0, 1.5e5 * (features / rows) ** 2),
     }
     plan |= {name: value for name, value in asked.items() if value is not None}
+    check_count("max_steps", plan["max_steps"])
     plan["round_steps"] = min(plan["round_steps"], plan["max_steps"])
     return Recipe(**plan)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from elflow._checks import check_choice, check_count, check_positive
+from elflow._checks import check_count
 from elflow._conditional import Conditional
-from elflow._defaults import default_options, default_recipe, default_whiten
+from elflow._defaults import check_parameters, default_options, default_recipe, default_whiten
 from elflow._table_flow import (
     build,
     conditional,
@@ -31,7 +30,6 @@ from elflow._table_flow import (
 )
 from elflow.data.table import Schema, as_frame, digest, fingerprint, kind_of_table
 from elflow.flows.dequantization import Dequantized
-from elflow.flows.named import FLOW_NAMES
 from elflow.training.batches import Rows
 from elflow.training.engine import fit
 
@@ -159,7 +157,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         Returns:
             The estimator.
         """
-        self._check_parameters()
+        check_parameters(**self.get_params())
         if np.ndim(y) == 2:
             raise ValueError("y must not be a table, as it is not used: a context is passed as context=")
         frame = self._frame(X, fitting=True)
@@ -336,16 +334,6 @@ class FlowDensity(DensityMixin, BaseEstimator):
         from elflow.serialization import save
 
         save(self, path)
-
-    def _check_parameters(self) -> None:
-        if self.flow not in FLOW_NAMES:
-            raise ValueError(f"flow must be one of {FLOW_NAMES}, got {self.flow!r}")
-        if self.learning_rate is not None:
-            check_positive("learning_rate", self.learning_rate)
-        check_choice("missing", self.missing, ["error", "model"])
-        check_choice("dequantization", self.dequantization, ["uniform", "variational"])
-        if not isinstance(self.validation, Real) or not 0 < self.validation < 1:
-            raise ValueError(f"validation must be a share in (0, 1), got {self.validation!r}")
 
     def _frame(self, X: Any, fitting: bool = False) -> pd.DataFrame:
         """X as a frame. scikit-learn checks arrays, counts columns and keeps their names."""

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from itertools import pairwise
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,12 +148,17 @@ def _estimator_config(estimator: FlowDensity) -> dict[str, Any]:
     """All that a fitted density consists of but its weights."""
     conditions = estimator.context_schema_
     return {
-        "parameters": {**estimator.get_params(), "random_state": None, "logger": None},
+        "parameters": {**estimator.get_params(), "random_state": _seed(estimator.random_state), "logger": None},
         "schema": estimator.schema_.to_dict(),
         "context_schema": None if conditions is None else conditions.to_dict(),
         "fitted": {name: getattr(estimator, name) for name in FITTED},
         "training_scores": estimator.training_scores_.tolist(),
     }
+
+
+def _seed(random_state: Any) -> int | None:
+    """What of a random state a file can hold."""
+    return int(random_state) if isinstance(random_state, Integral) else None
 
 
 def _estimator(path: Path, config: dict[str, Any], numbers: int) -> FlowDensity:

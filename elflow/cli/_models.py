@@ -105,6 +105,7 @@ def _range(column: Any) -> str:
     first, last = int(column.map.edges[0]), int(column.map.edges[-1]) - 1
     if column.kind == "datetime":
         tick = int(column.step)
-        return f"{pd.Timestamp(first * tick)} to {pd.Timestamp(last * tick)}".replace(" 00:00:00", "")
+        ends = [pd.Timestamp(end * tick, unit=column.unit) for end in (first, last)]
+        return f"{ends[0]} to {ends[1]}".replace(" 00:00:00", "")
     step = column.step or 1.0
     return f"{first * step:.15g} to {last * step:.15g}" + ("" if step == 1.0 else f" in steps of {step:g}")

@@ -31,6 +31,7 @@ def error_line(error: Exception) -> tuple[str, int]:
     elif not isinstance(error, USER_ERRORS):
         text = f"something went wrong that should not, {type(error).__name__}: {text} (--debug shows where)"
         return f"elflow: error: {_one_line(text)}", 1
+    text = text.replace("missing='model'", "--missing model")  # as it is said here
     return f"elflow: error: {_one_line(text) or type(error).__name__}", 2
 
 

@@ -172,9 +172,9 @@ class Schema:
     def align(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The columns of the schema in its order. Missing values are an error where they are not modelled."""
         if absent := [name for name in self.names if name not in frame.columns]:
-            raise ValueError(f"the table must have the columns {self.names}, got none of {absent}")
+            raise ValueError(f"the table must have the columns {self.names}, but {absent} are missing")
         frame = frame[self.names]
-        _refuse_missing(frame[[column.name for column in self.columns if not column.missing]])
+        _refuse_missing(frame[[column.name for column in self.columns if not column.missing]], fitted=True)
         return frame
 
     def to_dict(self) -> dict[str, Any]:
@@ -245,6 +245,11 @@ def kind_of_table(table: Any) -> str:
     if isinstance(table, pd.DataFrame):
         return "pandas"
     module = type(table).__module__.split(".")[0]
+    if isinstance(table, str | bytes | dict):
+        raise TypeError(
+            f"the table must be of pandas, polars, pyarrow or numpy, got {type(table).__name__}: a file is read with "
+            "elflow.data.files.read_table"
+        )
     if module == "polars" and hasattr(table, "to_pandas") and hasattr(table, "columns"):
         return "polars"
     if module == "pyarrow" and hasattr(table, "to_pandas") and hasattr(table, "schema"):
@@ -283,12 +288,10 @@ def digest(*parts: Any) -> str:
     return found.hexdigest()
 
 
-def _refuse_missing(frame: pd.DataFrame) -> None:
+def _refuse_missing(frame: pd.DataFrame, fitted: bool = False) -> None:
     counts = frame.isna().sum()
     counts = counts[counts > 0]
     if len(counts):
         listed = ", ".join(f"{name!r} ({count})" for name, count in counts.items())
-        raise ValueError(
-            f"the table must not have missing values (NaN), got some in {listed}: fill them in, drop them, or model "
-            "them with missing='model'"
-        )
+        remedy = "fill them in or drop them" + ("" if fitted else ", or model them with missing='model'")
+        raise ValueError(f"the table must not have missing values (NaN), got some in {listed}: {remedy}")

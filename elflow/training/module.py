@@ -67,7 +67,14 @@ class FlowModule(lightning.LightningModule):
 
     def training_step(self, batch: Rows, _: int) -> None:
         optimizer, scheduler = self.trainer.optimizers[0], self.scheduler
-        total, weight = likelihood(self.flow, batch)
+        try:
+            total, weight = likelihood(self.flow, batch)
+        except ValueError as error:  # weights so large that a network is not finite are refused by the kernel
+            if "finite" not in str(error):
+                raise
+            self.steps += 1
+            self._skip(math.nan, math.nan, optimizer)
+            return
         loss = -total / batch.length
         optimizer.zero_grad()
         self.manual_backward(loss)
