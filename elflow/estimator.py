@@ -158,7 +158,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
             The estimator.
         """
         check_parameters(**self.get_params())
-        if np.ndim(y) == 2:
+        if getattr(y, "ndim", 1) == 2:
             raise ValueError("y must not be a table, as it is not used: a context is passed as context=")
         frame = self._frame(X, fitting=True)
         conditions = self._as_context(context, len(frame), fitting=True)

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -51,6 +52,7 @@ def contract():
     return [(estimator, check) for estimator, check in checks if "array_api" not in str(check)]
 
 
+@pytest.mark.filterwarnings("ignore:column .* is continuous, but")
 @pytest.mark.parametrize(
     ("estimator", "check"), contract(), ids=lambda value: getattr(getattr(value, "func", None), "__name__", "")
 )
@@ -222,6 +224,7 @@ def test_file(flow, tmp_path):
     assert np.array_equal(same.held_out(frame), density.held_out(frame))
     assert np.array_equal(same.anomaly_score(frame, context), density.anomaly_score(frame, context))
     assert same.history_ == density.history_
+    assert same.random_state == 0
     assert list(same.feature_names_in_) == list(frame.columns)
 
 
@@ -358,6 +361,11 @@ def test_odd_tables_have_sensible_results(table, check):
         ({"max_steps": 0}, "max_steps must be at least 1"),
         ({"columns": {"z": "integer"}}, "columns must name columns"),
         ({"flow_options": {"depth": 3}}, "flow_options must be arguments of ELF"),
+        ({"flow_options": [1]}, "flow_options must be a dictionary or None"),
+        ({"columns": ["x"]}, "columns must be a dictionary or None"),
+        ({"whiten": "maybe"}, "whiten must be None, True or False"),
+        ({"max_steps": "a"}, "max_steps must be an integer"),
+        ({"validation": "a"}, "validation must be a share"),
     ],
 )
 def test_bad_parameters(parameters, message):
@@ -378,3 +386,14 @@ def test_bad_input():
         density.conditional_cdf(x, "z")
     with pytest.raises(ValueError, match="n must be at least 1"):
         density.sample(0)
+    for table in ("data.csv", {"x": [1.0, 2.0]}):
+        with pytest.raises(TypeError, match=r"a file is read with elflow\.data\.files\.read_table"):
+            small().fit(table)
+
+
+def test_a_rate_that_is_far_too_high_is_told():
+    x = np.random.default_rng(0).normal(size=(300, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with pytest.raises(FloatingPointError, match="lower the rate, which began at 1e"):
+            small(learning_rate=1e6, max_steps=100).fit(x)

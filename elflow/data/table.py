@@ -245,7 +245,7 @@ def kind_of_table(table: Any) -> str:
     if isinstance(table, pd.DataFrame):
         return "pandas"
     module = type(table).__module__.split(".")[0]
-    if isinstance(table, str | bytes | dict):
+    if type(table) in (str, bytes, dict):
         raise TypeError(
             f"the table must be of pandas, polars, pyarrow or numpy, got {type(table).__name__}: a file is read with "
             "elflow.data.files.read_table"
