@@ -16,7 +16,7 @@ demo: .venv/.demo
 	@echo "Open demo/report.html in a browser."
 
 test: .venv/.test lint
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two workers, one thread each: more get into each other's way
 
 lint: .venv/.test
 	$(BIN)/ruff check .
