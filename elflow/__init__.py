@@ -6,15 +6,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from elflow import activations, data, functional, kernels, training
     from elflow.estimator import FlowDensity
-    from elflow.flows import ELF
+    from elflow.flows import ELF, ImageELF
     from elflow.serialization import load, save
 
-__all__ = ["ELF", "FlowDensity", "activations", "data", "functional", "kernels", "load", "save", "training"]
+__all__ = [
+    "ELF",
+    "FlowDensity",
+    "ImageELF",
+    "activations",
+    "data",
+    "functional",
+    "kernels",
+    "load",
+    "save",
+    "training",
+]
 
 __version__ = "0.1.0"
 
-_HOMES = {"ELF": "elflow.flows", "FlowDensity": "elflow.estimator", "load": "elflow.serialization"}
-_HOMES["save"] = _HOMES["load"]
+_HOMES = {
+    "ELF": "elflow.flows",
+    "FlowDensity": "elflow.estimator",
+    "ImageELF": "elflow.flows",
+    "load": "elflow.serialization",
+    "save": "elflow.serialization",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from numbers import Integral
 from pathlib import Path
@@ -16,7 +17,7 @@ from safetensors.torch import save_file
 
 from elflow._files import replacing
 from elflow.activations import PiecewiseQuadratic
-from elflow.flows import ELF
+from elflow.flows import ELF, ImageELF
 
 if TYPE_CHECKING:
     from elflow.estimator import FlowDensity
@@ -26,7 +27,7 @@ __all__ = ["load", "save"]
 FORMAT = "elflow"
 VERSION = 1
 """Grows when a file can no longer be read by what came before."""
-FLOWS: dict[str, type[ELF]] = {"ELF": ELF}
+FLOWS: dict[str, type[ELF | ImageELF]] = {"ELF": ELF, "ImageELF": ImageELF}
 """What can be saved, by the name in the file. Each has a `config` of the arguments that make another one."""
 
 ESTIMATOR = "FlowDensity"
@@ -34,11 +35,11 @@ FITTED = ["options_", "history_", "seconds_", "stopped_", "n_rows_", "n_paramete
 """Which attributes of an estimator are kept as they are."""
 
 
-def save(flow: ELF | FlowDensity, path: str | os.PathLike[str]) -> None:
+def save(flow: ELF | ImageELF | FlowDensity, path: str | os.PathLike[str]) -> None:
     """Writes a flow or a fitted density to one file, whole or not at all.
 
     Arguments:
-        flow: An `elflow.ELF`, on any device, or a fitted `elflow.FlowDensity`.
+        flow: An `elflow.ELF` or `elflow.ImageELF`, on any device, or a fitted `elflow.FlowDensity`.
         path: Where to; a file that is there is replaced.
 
     Example:
@@ -52,11 +53,12 @@ def save(flow: ELF | FlowDensity, path: str | os.PathLike[str]) -> None:
         True
     """
     name = type(flow).__name__
+    model: Any = flow
     module: torch.nn.Module
-    if isinstance(flow, ELF) and FLOWS.get(name) is type(flow):
+    if isinstance(flow, ELF | ImageELF) and FLOWS.get(name) is type(flow):
         config, module = flow.config, flow
     elif name == ESTIMATOR and hasattr(flow, "model_"):
-        config, module = _estimator_config(flow), flow.model_
+        config, module = _estimator_config(model), model.model_
     else:
         raise TypeError(f"flow must be one of {list(FLOWS)} of elflow or a fitted {ESTIMATOR}, got {name}")
     try:
@@ -85,8 +87,8 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> An
             header = file.metadata() or {}
             name, config = _read_header(path, header)
             numbers = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
-            if name == "ELF":
-                _check_size(path, config, numbers)
+            if name in LEAST_NUMBERS:
+                _check_size(path, LEAST_NUMBERS[name], config, numbers)
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(
@@ -186,21 +188,38 @@ def _estimator(path: Path, config: dict[str, Any], numbers: int) -> FlowDensity:
         raise ValueError("a history must have rounds")
     context = 0 if estimator.context_schema_ is None else estimator.context_schema_.context_features
     sizes = {"transforms": 1, "units": estimator.options_.get("bins", 1), "hidden_features": ()} | estimator.options_
-    _check_size(path, {"features": schema.features, "context": context, **sizes}, numbers)
+    _check_size(path, _least_of_table, {"features": schema.features, "context": context, **sizes}, numbers)
     estimator.model_ = build(
         estimator.flow, schema, estimator.context_schema_, estimator.options_, estimator.dequantization
     )
     return estimator
 
 
-def _check_size(path: Path, config: dict[str, Any], numbers: int) -> None:
+def _least_of_table(config: dict[str, Any]) -> int:
+    """How many numbers an `ELF` has at least; -1 if there is none such."""
+    features, context, hidden = config["features"], config["context"], config["hidden_features"]
+    has_network = hidden and (features > 1 or context)
+    widths = [features + context, *hidden, features - 1 or 1] if has_network else []
+    layers = sum(a * b for a, b in pairwise(widths)) + features * config["units"]
+    return config["transforms"] * layers if features > 0 and all(width > 0 for width in widths) else -1
+
+
+def _least_of_images(config: dict[str, Any]) -> int:
+    """The same of an `ImageELF`."""
+    channels, context = config["channels"], config["classes"] + config["context"]
+    block = channels * (5 * channels + context)
+    layer = config["blocks"] * block + channels * config["units"] + sum(config["shape"][1:]) // 2 ** config["scales"]
+    sizes = [*config["shape"], *(config[name] for name in ("scales", "transforms", "units", "channels", "blocks"))]
+    return config["scales"] * config["transforms"] * layer if all(size > 0 for size in sizes) else -1
+
+
+LEAST_NUMBERS = {"ELF": _least_of_table, "ImageELF": _least_of_images}
+
+
+def _check_size(path: Path, least_of: Callable[[dict[str, Any]], int], config: dict[str, Any], numbers: int) -> None:
     """That the file holds as many numbers as such a flow has at least, before one is built."""
     try:
-        features, context, hidden = config["features"], config["context"], config["hidden_features"]
-        has_network = hidden and (features > 1 or context)
-        widths = [features + context, *hidden, features - 1 or 1] if has_network else []
-        layers = sum(a * b for a, b in pairwise(widths)) + features * config["units"]
-        fits = features > 0 and all(width > 0 for width in widths) and config["transforms"] * layers <= numbers
+        fits = 0 <= least_of(config) <= numbers
     except (KeyError, TypeError) as error:
         raise ValueError(f"path must be a model saved by elflow, got {path} with a damaged header: {error}") from None
     if not fits:

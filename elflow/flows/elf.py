@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Transform
-from zuko.distributions import DiagNormal
-from zuko.flows import Flow
-from zuko.lazy import LazyComposedTransform, LazyTransform, UnconditionalDistribution
+from zuko.lazy import LazyTransform
 
 from elflow._checks import (
     as_list,
@@ -24,11 +21,10 @@ from elflow._checks import (
     check_rows,
 )
 from elflow.activations import FELU, PiecewiseQuadratic
-from elflow.flows.distribution import FlowDistribution
+from elflow.flows.layered import LayeredFlow
 from elflow.functional import bump_size
-from elflow.kernels._contract import under_transform
 from elflow.nn import ActNorm, Hypernetwork
-from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTransform, StackTransform, invert, warn
+from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTransform
 
 __all__ = ["ELF", "MaskedELFTransform"]
 
@@ -36,7 +32,7 @@ ROW_NUMBERS = 2**19
 """How many numbers a hypernetwork returns at a time where no gradients are needed."""
 
 
-class ELF(Flow):
+class ELF(LayeredFlow):
     """An exact-Lipschitz flow.
 
     With one feature this is the paper's one-dimensional universal density, with more its ELF-AR: each transformation
@@ -96,13 +92,8 @@ class ELF(Flow):
         for layer_order in orders:
             elf = MaskedELFTransform(features, context, units, hidden_features, bound, activation, layer_order, rank)
             layers += [ActNorm(features), elf]
-        base = UnconditionalDistribution(DiagNormal, torch.zeros(features), torch.ones(features), buffer=True)
-        super().__init__(LazyStack(*layers, ActNorm(features)), base)
-        self.features = features
-        self.context = context
+        super().__init__([*layers, ActNorm(features)], features, context)
         self.orders = orders
-        self._initialized = False  # what the ActNorms' buffers say: torch.compile can guard on it
-        self.register_load_state_dict_post_hook(_look_again)
         self.config = {
             "features": features,
             "context": context,
@@ -114,76 +105,6 @@ class ELF(Flow):
             "order": [list(order) for order in orders],
             "rank": rank,
         }
-
-    def forward(self, c: Tensor | None = None) -> FlowDistribution:
-        """The distribution p(x | c).
-
-        Arguments:
-            c: The context, `(..., context)`, or None for a flow without one.
-        """
-        self._check_context(c)
-        base = self.base() if c is None else self.base().expand(c.shape[:-1])
-        distribution = FlowDistribution(self.transform(c), base)
-        if self.training and not self._initialized and not torch.compiler.is_exporting():
-            distribution.before = partial(self.initialize, c=c)
-        return distribution
-
-    @torch.compiler.disable
-    @torch.no_grad()
-    def initialize(self, x: Tensor, c: Tensor | None = None) -> None:
-        """Sets those ActNorms that are not set yet, so that each standardises what reaches it of this batch.
-
-        Arguments:
-            x: Data, `(..., features)`.
-            c: Their context, `(..., context)`, or None for a flow without one.
-        """
-        if under_transform():
-            return
-        if c is not None:
-            x = x.expand(*torch.broadcast_shapes(x.shape[:-1], c.shape[:-1]), -1)
-        norms = [layer for layer in self.transform.transforms if isinstance(layer, ActNorm)]
-        if not all(norm.initialized for norm in norms):
-            for layer in self.transform.transforms:
-                if isinstance(layer, ActNorm):
-                    layer.initialize(x)
-                x = layer(c)(x)
-        self._initialized = all(bool(norm.initialized) for norm in norms)
-
-    def inverse(
-        self,
-        z: Tensor,
-        c: Tensor | None = None,
-        tol: float | None = None,
-        method: str = "exact",
-        return_info: bool = False,
-    ) -> Any:
-        """From latent space to data.
-
-        Arguments:
-            z: Latent points, `(..., features)`.
-            c: The context, `(..., context)`, or None for a flow without one.
-            tol: When a row has settled, and how large the residual may be: see `elflow.transforms.invert`.
-            method: `"exact"` inverts each coordinate in closed form; `"fixed-point"` is the paper's iteration.
-            return_info: Whether to return how it went as well.
-
-        Returns:
-            x, `(..., features)`; with `return_info` also an `InverseInfo` of sweeps, residual and convergence.
-            Without it, an inverse that has not converged warns.
-
-        Example:
-            >>> flow = ELF(features=4)
-            >>> x, info = flow.inverse(torch.randn(10, 4), return_info=True)
-            >>> info.converged
-            True
-        """
-        check_rows("z", z, self.features, "feature", self.dtype)
-        self._check_context(c)
-        x, info = invert(self.transform(c), z, tol, method)
-        if return_info:
-            return x, info
-        if not info.converged:
-            warn(info)
-        return x
 
     def conditional_cdf(self, x: Tensor, c: Tensor | None = None) -> Tensor:
         """F(x_t | the features modelled before t, c) of each feature t, exactly.
@@ -204,7 +125,7 @@ class ELF(Flow):
                     [0.5000]], grad_fn=<MulBackward1>)
         """
         check_rows("x", x, self.features, "feature", self.dtype)
-        self._check_context(c)
+        self.check_context(c)
         self._check_shared_order("conditional_cdf")
         return torch.special.ndtr(self.transform(c)(x))
 
@@ -233,7 +154,7 @@ class ELF(Flow):
             raise ValueError("q must hold probabilities in [0, 1], got values outside")
         if x is None and self.features > 1:
             raise ValueError(f"x must hold the features to condition on, got None for {self.features} features")
-        self._check_context(c)
+        self.check_context(c)
         self._check_shared_order("conditional_quantile")
         if q.dtype != self.dtype:
             raise TypeError(
@@ -250,32 +171,12 @@ class ELF(Flow):
             z = t.inv(z)
         return z
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """What the flow computes in."""
-        return self.transform.transforms[0].loc.dtype
-
-    def _check_context(self, c: Tensor | None) -> None:
-        if self.context and c is None:
-            raise ValueError(f"c must be a context of {self.context} features, got None")
-        if c is not None:
-            if not self.context:
-                raise ValueError("c must be None: this flow was built without a context (context=0)")
-            check_rows("c", c, self.context, "context feature", self.dtype)
-
     def _check_shared_order(self, name: str) -> None:
         if len(set(self.orders)) > 1:
             raise ValueError(
                 f"{name} needs transformations that share one order of the features, got {len(set(self.orders))}: "
                 "build the flow with order='shared' or with a permutation"
             )
-
-
-class LazyStack(LazyComposedTransform):
-    """zuko's composition of lazy transforms, which makes a `StackTransform`."""
-
-    def forward(self, c: Tensor | None = None) -> StackTransform:
-        return StackTransform([t(c) for t in self.transforms])
 
 
 class MaskedELFTransform(LazyTransform):
@@ -326,7 +227,7 @@ class MaskedELFTransform(LazyTransform):
             self._maps,
             c,
             sweeps=len(self.hyper.dependent),
-            inputs=self.order[:-1],
+            order=self.order,
             start=self._start if self.hyper.free else None,
             rows=max(256, ROW_NUMBERS // (bump_size(self.hyper.units) * self.features)),
         )
@@ -347,10 +248,6 @@ class MaskedELFTransform(LazyTransform):
 
     def _bumps(self, phi: Tensor) -> BumpTransform:
         return BumpTransform(phi, self.hyper.units, self.bound, self.activation)
-
-
-def _look_again(flow: ELF, _: object) -> None:
-    flow._initialized = False
 
 
 def _orders(order: Any, features: int, transforms: int) -> tuple[tuple[int, ...], ...]:

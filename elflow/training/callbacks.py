@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
@@ -14,13 +16,16 @@ from elflow._files import replacing
 
 __all__ = ["Bar", "Rounds"]
 
+AfterRound = Callable[[Any, dict[str, float]], None]
+
 
 class Rounds(lightning.Callback):
-    """Notes each round in the history, then writes a checkpoint of everything if there is a place for it."""
+    """Notes each round in the history, then writes a checkpoint if there is a place for it, and tells of it."""
 
-    def __init__(self, checkpoint: Path | None, fingerprint: str) -> None:
+    def __init__(self, checkpoint: Path | None, fingerprint: str, after_round: AfterRound | None = None) -> None:
         self.checkpoint = checkpoint
         self.fingerprint = fingerprint
+        self.after_round = after_round
         self.before = 0.0  # seconds of earlier runs that this one continues
         self.stopped = "time_limit"
         self.start = time.monotonic()
@@ -40,6 +45,11 @@ class Rounds(lightning.Callback):
         if self.checkpoint is not None:
             with replacing(self.checkpoint) as temporary:
                 trainer.save_checkpoint(temporary)
+        if self.after_round is not None:
+            flow = module.averaged.module
+            with torch.random.fork_rng(devices=[]):
+                self.after_round(flow.eval(), module.history[-1])
+            flow.train()
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint["rounds"] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -53,6 +53,7 @@ def fit(
     fingerprint: str = "",
     log: str | os.PathLike[str] | None = None,
     progress: bool = False,
+    after_round: Callable[[Any, dict[str, float]], None] | None = None,
     trainer_options: dict[str, Any] | None = None,
 ) -> tuple[F, Training]:
     """Trains a flow of elflow or zuko by maximum likelihood.
@@ -68,6 +69,8 @@ def fit(
         fingerprint: What a checkpoint is of. One with another fingerprint is refused.
         log: A folder for logs as CSV and, if TensorBoard is installed, for TensorBoard.
         progress: Whether to show a progress bar.
+        after_round: What is called after each round, with the flow of the averaged weights in evaluation mode and the
+            round's entry of the history.
         trainer_options: Arguments of Lightning's `Trainer` that take precedence, such as its accelerator.
 
     Returns:
@@ -96,7 +99,7 @@ def fit(
             start = rows.take(slice(START_ROWS))
             initialize(start.x, start.context)
         module = FlowModule(flow, recipe, seed)
-        rounds = Rounds(path, fingerprint)
+        rounds = Rounds(path, fingerprint, after_round)
         if state is not None and state["rounds"]["stopped"] != "time_limit":
             module.on_load_checkpoint(state)
             rounds.on_load_checkpoint(None, module, state)

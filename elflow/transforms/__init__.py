@@ -19,7 +19,7 @@ from elflow.transforms.elementwise import (
     Elementwise,
     ELFTransform,
 )
-from elflow.transforms.stack import StackTransform
+from elflow.transforms.stack import HeadTransform, StackTransform
 
 __all__ = [
     "METHODS",
@@ -30,6 +30,7 @@ __all__ = [
     "ConvergenceWarning",
     "ELFTransform",
     "Elementwise",
+    "HeadTransform",
     "InverseInfo",
     "StackTransform",
     "invert",

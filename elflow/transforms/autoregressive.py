@@ -13,7 +13,20 @@ from torch.distributions import Transform, constraints
 
 from elflow._checks import check_choice, check_positive, check_rows
 
-__all__ = ["METHODS", "AutoregressiveTransform", "ConvergenceWarning", "InverseInfo", "invert", "warn"]
+__all__ = [
+    "METHODS",
+    "AutoregressiveTransform",
+    "ConvergenceWarning",
+    "InverseInfo",
+    "Settled",
+    "invert",
+    "swept",
+    "warn",
+]
+
+
+Settled = Callable[[int], None] | None
+"""What is told how many rows have settled."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -25,8 +38,9 @@ class InverseInfo:
     """How an inverse went."""
 
     sweeps: tuple[int, ...]
-    """How often each layer swept, in the order of the data's way to latent space. A layer evaluates its hypernetwork
-    at most once more than it sweeps, to see the residual."""
+    """How often each layer swept, in the order of the data's way to latent space."""
+    calls: tuple[int, ...]
+    """How often each layer evaluated its hypernetwork, for the row that took longest."""
     residual: float
     """The greatest `|f(x) - y| / (1 + max(|x|, |y|))` of any coordinate in any layer."""
     converged: bool
@@ -45,7 +59,8 @@ class AutoregressiveTransform(Transform):
         maps: The increasing maps, as an elementwise `Transform`, of x `(N, features)` and the context `(N, C)`.
         context: The context `(..., C)`, or None. Its leading dimensions broadcast with those of x.
         sweeps: After how many sweeps every coordinate is final.
-        inputs: The coordinates that the maps depend on; None for all.
+        order: The coordinates in the order in which they become final; None for that of the columns. No map depends on
+            the last.
         start: The first guess from y `(N, features)`, where there is a better one than y itself.
         rows: How many rows to take at a time where no gradients are needed, so that what the maps hold stays in the
             cache and in memory; None for all.
@@ -71,7 +86,7 @@ class AutoregressiveTransform(Transform):
         maps: Callable[[Tensor, Tensor | None], Any],
         context: Tensor | None,
         sweeps: int,
-        inputs: Sequence[int] | None = None,
+        order: Sequence[int] | None = None,
         start: Callable[[Tensor], Tensor] | None = None,
         rows: int | None = None,
     ) -> None:
@@ -79,7 +94,7 @@ class AutoregressiveTransform(Transform):
         self.maps = maps
         self.context = context
         self.sweeps = sweeps
-        self.inputs = inputs
+        self.order = order
         self.start = start
         self.rows = rows
 
@@ -115,47 +130,52 @@ class AutoregressiveTransform(Transform):
             warn(info)
         return x
 
-    def sweep(self, y: Tensor, tol: float, method: str) -> tuple[Tensor, InverseInfo]:
+    def sweep(self, y: Tensor, tol: float, method: str, settled: Settled = None) -> tuple[Tensor, InverseInfo]:
         """The inverse with its gradients, and how it went; for the arguments see `invert`."""
         step, limit = METHODS[method]
         limit = self.sweeps if limit is None else limit
         with torch.no_grad():
             batch, parts = self._row_parts(y)
-            done = [self._sweep_rows(part, c, step, limit, tol) for part, c in parts]
-            x = torch.cat([x for x, _, _ in done]).reshape(*batch, y.shape[-1])
-        worst = largest([residual for _, _, residual in done])
-        info = InverseInfo(
-            (max([sweeps for _, sweeps, _ in done]),), worst, worst <= max(tol, torch.finfo(y.dtype).eps ** 0.5)
-        )
-        return self._attached(x, y), info
+            done = [self._sweep_rows(part, c, step, limit, tol, settled) for part, c in parts]
+            x = torch.cat([x for x, _ in done]).reshape(*batch, y.shape[-1])
+        infos = [info for _, info in done]
+        worst = largest([info.residual for info in infos])
+        sweeps, calls = max([info.sweeps for info in infos]), max([info.calls for info in infos])
+        converged = worst <= max(tol, torch.finfo(y.dtype).eps ** 0.5)
+        return self._attached(x, y), InverseInfo(sweeps, calls, worst, converged)
 
     def _sweep_rows(
-        self, y: Tensor, context: Tensor | None, step: Step, limit: int, tol: float
-    ) -> tuple[Tensor, int, float]:
-        """Sweeps over rows `(n, features)` until all have settled, at most to the limit: x, sweeps, residual."""
+        self, y: Tensor, context: Tensor | None, step: Step, limit: int, tol: float, settled: Settled
+    ) -> tuple[Tensor, InverseInfo]:
+        """Sweeps over rows `(n, features)` until all have settled, at most to the limit."""
         result, residuals = y.clone(), y.new_zeros(len(y))
         x = y if self.start is None else self.start(y)
         rows = torch.arange(len(y), device=y.device)  # those that have not settled
-        inputs = list(range(y.shape[-1]) if self.inputs is None else self.inputs)
-        maps = self.maps(x, context)
+        order = list(range(y.shape[-1]) if self.order is None else self.order)
+        inputs, turns = order[:-1], order[len(order) - self.sweeps :]
+        maps, calls = self.maps(x, context), 1
         for sweep in range(limit + 1):
-            new, residual = (None, None) if sweep == limit else step(maps, x, y)
+            new, residual = (None, None) if sweep == limit else step(maps, x, y, turns[min(sweep, len(turns) - 1)])
             if residual is None:
                 residual = relative(maps(x) - y, x, y)
             residual = residual.amax(-1)
             result[rows], residuals[rows] = x, residual
             active = (~(residual <= tol)).nonzero().squeeze(-1)
+            if settled is not None:
+                settled(len(rows) - (0 if new is None else len(active)))
             if new is None or not len(active):
                 break
             if len(active) < len(rows):
                 x, y, rows = new[active], y[active], rows[active]
                 context = None if context is None else context[active]
-                maps = self.maps(x, context)
             else:
                 same = torch.equal(x[:, inputs], new[:, inputs])
                 x = new
-                maps = maps if same else self.maps(x, context)
-        return result, sweep, float(residuals.max()) if len(residuals) else 0.0
+                if same:
+                    continue
+            maps, calls = self.maps(x, context), calls + 1
+        worst = float(residuals.max()) if len(residuals) else 0.0
+        return result, InverseInfo((sweep,), (calls,), worst, worst <= tol)
 
     def _attached(self, x: Tensor, y: Tensor) -> Tensor:
         """The solution `x` of `f(x) = y`, with its gradients with respect to y and to whatever the maps depend on."""
@@ -167,7 +187,7 @@ class AutoregressiveTransform(Transform):
 
 
 def invert(
-    transform: Transform, y: Tensor, tol: float | None = None, method: str = "exact"
+    transform: Transform, y: Tensor, tol: float | None = None, method: str = "exact", settled: Settled = None
 ) -> tuple[Tensor, InverseInfo]:
     """The inverse of a transform, or of a composition of several, and how it went.
 
@@ -177,6 +197,7 @@ def invert(
         tol: The residual at which a row has settled; by default 64 times the resolution of the dtype. What
             rounding leaves above it counts as converged up to the square root of the resolution.
         method: One of `METHODS`, for those transforms that sweep.
+        settled: What is told how many rows have settled, after each sweep of each layer.
 
     Returns:
         The x that the transform takes to y, with gradients by implicit differentiation, and an `InverseInfo`.
@@ -195,16 +216,20 @@ def invert(
     x = y
     infos: list[InverseInfo] = []
     for part in reversed(getattr(transform, "transforms", [transform])):
-        if isinstance(part, AutoregressiveTransform):
-            x, info = part.sweep(x, tol, method)
+        x, info = swept(part, x, tol, method, settled)
+        if info is not None:
             infos.insert(0, info)
-        else:
-            x = part.inv(x)
     return x, InverseInfo(
         sweeps=tuple([sweeps for info in infos for sweeps in info.sweeps]),
+        calls=tuple([calls for info in infos for calls in info.calls]),
         residual=largest([0.0, *[info.residual for info in infos]]),
         converged=all(info.converged for info in infos),
     )
+
+
+def swept(part: Any, y: Tensor, tol: float, method: str, settled: Settled) -> tuple[Tensor, InverseInfo | None]:
+    """The inverse of one transform, and how it went if that is one that sweeps."""
+    return part.sweep(y, tol, method, settled) if hasattr(part, "sweep") else (part.inv(y), None)
 
 
 def largest(values: list[float]) -> float:
@@ -228,27 +253,40 @@ def warn(info: InverseInfo) -> None:
 
 # --- methods ----------------------------------------------------------------------------------------------------------
 
-Step = Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor | None]]
-"""(maps computed from x, x, y) -> the next x, and what the step tells of the residual of x, if anything."""
+Step = Callable[[Any, Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
+"""(maps computed from x, x, y, whose turn it is) -> the next x, and what the step tells of the residual of x, if
+anything."""
 
 
-def _exact(maps: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+def _exact(maps: Any, x: Tensor, y: Tensor, turn: int) -> tuple[Tensor, Tensor | None]:
     new = maps.inv(y)
     # The maps take x as far from y as x is from the new one, times their slope at most.
     steepest = getattr(maps, "steepest", None)
     return new, None if steepest is None else steepest * relative(new - x, x, y)
 
 
-def _fixed_point(maps: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+def _fixed_point(maps: Any, x: Tensor, y: Tensor, turn: int) -> tuple[Tensor, Tensor | None]:
     residual = y - maps(x)
     return x + residual, relative(residual, x, y)
 
 
-METHODS: dict[str, tuple[Step, int | None]] = {"exact": (_exact, None), "fixed-point": (_fixed_point, 1000)}
+def _sequential(maps: Any, x: Tensor, y: Tensor, turn: int) -> tuple[Tensor, Tensor | None]:
+    one = slice(turn, turn + 1)
+    new = x.clone()
+    new[..., one] = maps.part(one).inv(y[..., one]) if hasattr(maps, "part") else maps.inv(y)[..., one]
+    return new, torch.full_like(x, torch.inf)  # nothing is known before the last
+
+
+METHODS: dict[str, tuple[Step, int | None]] = {
+    "exact": (_exact, None),
+    "fixed-point": (_fixed_point, 1000),
+    "sequential": (_sequential, None),
+}
 """Ways to invert, each with the greatest number of sweeps, where it is not that of the transform.
 
-`"exact"` inverts each coordinate in closed form. `"fixed-point"` is the paper's iteration `x <- y - g(x)`, for
-comparison: a coordinate only begins to settle once those before it have.
+`"exact"` inverts each coordinate in closed form. Two are there for comparison: `"fixed-point"` is the paper's iteration
+`x <- y - g(x)`, in which a coordinate only begins to settle once those before it have, and `"sequential"` inverts one
+coordinate after the other, each with an evaluation of the hypernetwork.
 """
 
 

@@ -108,6 +108,10 @@ class BumpTransform(Elementwise):
         self.options = units, bound, activation
         self.steepest = 1 + bound
 
+    def part(self, chosen: slice) -> BumpTransform:
+        """The transform of some coordinates alone."""
+        return BumpTransform(self.phi[..., chosen, :], *self.options)
+
     def _inverse(self, y: Tensor) -> Tensor:
         return elf_bumps_inverse(y, self.phi, *self.options)
 

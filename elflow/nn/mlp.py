@@ -1,25 +1,16 @@
-"""Modules with parameters: the hypernetwork, which gives each coordinate a network of its own, and ActNorm."""
+"""The hypernetwork of tables: a masked network that gives each coordinate a network of its own."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from zuko.lazy import LazyTransform
 from zuko.nn import MaskedLinear, MaskedMLP
 
-from elflow.transforms import ActNormTransform
+from elflow.nn.start import initial_phi
 
-__all__ = ["ActNorm", "Hypernetwork"]
-
-REACH = 3.0
-"""Bumps begin at most so far from zero, which is where ActNorm puts the data."""
-WIDTH = 0.3, 3.0
-"""Between which the width of a bump begins."""
-SHARPNESS = 1.0, 4.0
-"""Between which the sharpness of an edge begins."""
+__all__ = ["Hypernetwork"]
 
 
 class Hypernetwork(nn.Module):
@@ -90,16 +81,6 @@ class Hypernetwork(nn.Module):
         return self.net(x)
 
 
-def initial_phi(networks: int, units: int) -> Tensor:
-    """Where networks begin, `(networks, bump_size(units))`."""
-    pairs = (units + 1) // 2
-    log_k = torch.empty(networks, units).uniform_(*map(math.log, SHARPNESS))
-    t = torch.empty(networks, pairs).uniform_(-REACH, REACH)
-    log_w = torch.empty(networks, pairs).uniform_(*map(math.log, WIDTH))
-    a = 0.5 * pairs**-0.5 * torch.randn(networks, pairs)
-    return torch.cat([log_k, t, log_w, a, torch.zeros(networks, 1)], dim=-1)
-
-
 def _spread(layer: nn.Module) -> None:
     """Scales the weights of each masked unit to how many inputs it sees: they were drawn as if it saw all."""
     if isinstance(layer, MaskedLinear):
@@ -128,61 +109,3 @@ class FactoredHead(nn.Module):
     def forward(self, embedding: Tensor) -> Tensor:
         embedding = embedding.unflatten(-1, (-1, self.rank))
         return torch.einsum("...dr,drn->...dn", embedding, self.weight) + self.bias
-
-
-class ActNorm(LazyTransform):
-    """Shifts and scales each coordinate by learnt amounts, which begin as what standardises the first batch.
-
-    Arguments:
-        features: The number of coordinates.
-
-    Example:
-        >>> norm = ActNorm(2)
-        >>> x = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
-        >>> norm.initialize(x)
-        >>> norm()(x)
-        tensor([[-1.,  0.],
-                [ 1.,  0.]], grad_fn=<MulBackward0>)
-        >>> norm.initialized
-        tensor(True)
-    """
-
-    initialized: Tensor
-
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.loc = nn.Parameter(torch.zeros(features))
-        self.log_scale = nn.Parameter(torch.zeros(features))
-        self.register_buffer("initialized", torch.tensor(False))
-
-    def extra_repr(self) -> str:
-        return f"features={len(self.loc)}"
-
-    def forward(self, c: Tensor | None = None) -> ActNormTransform:
-        return ActNormTransform(self.loc, self.log_scale)
-
-    @torch.no_grad()
-    def initialize(self, x: Tensor) -> None:
-        """Takes the mean and the deviation of a batch `(..., features)`, once: does nothing ever after.
-
-        It waits for a batch of at least two rows. A column that is constant there keeps its scale. With
-        `torch.distributed` at work, the batch is that of all processes.
-        """
-        if self.initialized:
-            return
-        rows = x.detach().reshape(-1, x.shape[-1]).double()
-        count = _over_processes(rows.new_tensor([len(rows)]))
-        if count < 2:
-            return
-        mean = _over_processes(rows.sum(0)) / count
-        std = (_over_processes((rows - mean).square().sum(0)) / count).sqrt()
-        constant = std <= 8 * torch.finfo(x.dtype).eps * mean.abs().clamp(min=1e-30)
-        self.loc.copy_(mean)
-        self.log_scale.copy_(-torch.where(constant, 1.0, std).log())
-        self.initialized.fill_(True)
-
-
-def _over_processes(sums: Tensor) -> Tensor:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.all_reduce(sums)
-    return sums

@@ -1,0 +1,109 @@
+"""What image flows are given, checked: each error says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from elflow._checks import check_counts, check_rows
+
+
+def check_shape(shape: Sequence[int], scales: int, channels: int) -> tuple[int, int, int]:
+    """Channels, height and width, if so many scales fit."""
+    given = check_counts("shape", shape)
+    if len(given) != 3:
+        raise ValueError(f"shape must be (channels, height, width), got {tuple(given)}")
+    depth, height, width = given
+    step = 2 ** (scales - 1)
+    if height % step or width % step:
+        fitting = max(s for s in range(1, scales) if height % 2 ** (s - 1) == 0 and width % 2 ** (s - 1) == 0)
+        raise ValueError(
+            f"shape must have a height and a width that {scales} scales can halve {scales - 1} times, divisible by "
+            f"{step}, got {height} x {width}: use scales={fitting}, or pad or crop the images"
+        )
+    deepest = depth * step
+    if channels < deepest:
+        raise ValueError(
+            f"channels must be at least {deepest}, which images of {depth} channels have on the last of {scales} "
+            f"scales, got {channels}"
+        )
+    return depth, height, width
+
+
+def check_images(x: Any, shape: tuple[int, int, int], levels: int, device: torch.device) -> Tensor:
+    """Images as vectors of levels, int64 `(N, features)`: channel after channel of one pixel after the other."""
+    if isinstance(x, np.ndarray) and x.dtype.kind in "iubf":
+        x = torch.from_numpy(np.ascontiguousarray(x))
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a tensor or an array of integers, got {type(x).__name__}")
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        scaled = f"(x * {levels - 1}).round().to(torch.uint8)"
+        how = "x.to(torch.uint8)" if x.dtype == torch.bool else f"{scaled} if they are in [0, 1]"
+        raise TypeError(f"x must hold integers from 0 to {levels - 1}, got {x.dtype}: convert them, by {how}")
+    if x.ndim != 4 or tuple(x.shape[1:]) != shape:
+        raise ValueError(
+            f"x must have the shape (N, {', '.join(map(str, shape))}), that is (N, channels, height, width), got "
+            f"{tuple(x.shape)}{_hint(tuple(x.shape), shape)}"
+        )
+    if x.numel():
+        low, high = int(x.min()), int(x.max())
+        if low < 0 or high >= levels:
+            raise ValueError(
+                f"x must hold integers from 0 to {levels - 1}, got {low} to {high}: build the flow with as many levels "
+                "as the images have, or divide them"
+            )
+    return x.to(device).permute(0, 2, 3, 1).flatten(1).long()
+
+
+def _hint(found: tuple[int, ...], shape: tuple[int, int, int]) -> str:
+    depth, height, width = shape
+    if found == shape or (depth == 1 and found == (height, width)):
+        return ": one image is a batch of one, x.reshape(1, ...)"
+    if depth == 1 and found[1:] == (height, width):
+        return ": add the channel with x[:, None]"
+    if found[1:] == (height, width, depth):
+        return ": move the channels to the front with x.permute(0, 3, 1, 2)"
+    return ""
+
+
+def condition(c: Any, n: int, classes: int, context: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """The context of n images as vectors `(n, classes or context)`, or None."""
+    if not classes and not context:
+        if c is not None:
+            raise ValueError("c must be None: this flow was built without classes and without a context")
+        return None
+    if classes:
+        return one_hot(_labels(c, n, classes).to(device), classes).to(dtype)
+    if c is None:
+        raise ValueError(f"c must be a context of {context} features, got None")
+    c = torch.as_tensor(c)
+    check_rows("c", c, context, "context feature")
+    return _one_each("c", c, n, 1).to(dtype=dtype, device=device)
+
+
+def _labels(c: Any, n: int, classes: int) -> Tensor:
+    if c is None:
+        raise ValueError(f"c must be classes from 0 to {classes - 1}, got None")
+    labels = torch.as_tensor(c)
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"c must be classes, integers from 0 to {classes - 1}, got {labels.dtype}")
+    if labels.ndim > 1:
+        raise ValueError(f"c must be one class or one for each of {n} images, got the shape {tuple(labels.shape)}")
+    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        wrong = int(labels[(labels < 0) | (labels >= classes)][0]) if labels.ndim else int(labels)
+        raise ValueError(f"c must be classes from 0 to {classes - 1}, got {wrong}")
+    return _one_each("c", labels.long(), n, 0)
+
+
+def _one_each(name: str, c: Tensor, n: int, dims: int) -> Tensor:
+    """Conditions that all images share, or one for each."""
+    if c.ndim == dims:
+        return c.expand(n, *c.shape)
+    if c.ndim != dims + 1 or len(c) != n:
+        raise ValueError(f"{name} must be one condition or one for each of {n} images, got {tuple(c.shape)}")
+    return c

@@ -1,0 +1,376 @@
+"""Image flows: what sees what, round trips, determinants, and probabilities that sum to one."""
+
+import copy
+import itertools
+import math
+
+import pytest
+import torch
+from zuko.transforms import PermutationTransform
+
+import elflow
+from elflow.flows.multiscale import MultiscaleELF
+from elflow.nn import ActNorm, ImageHypernetwork, MaskedConvolution
+from elflow.training.presets import PRESETS, SCALES, preset
+
+TINY = {"transforms": 2, "units": 6, "channels": 12, "blocks": 1}
+
+
+def moved(module, by=0.03):
+    """A module whose parameters are not where they begin, in evaluation mode."""
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(by * torch.randn_like(p))
+    for norm in module.modules():
+        if isinstance(norm, ActNorm):
+            norm.initialized.fill_(True)
+    return module.eval()
+
+
+def dependence(hyper, context=None):
+    """Which coordinates each coordinate's network depends on, by autograd at some random points."""
+    size = math.prod(hyper.shape)
+    seen = torch.zeros(size, size, dtype=torch.bool)
+    for _ in range(4):
+        x = torch.randn(size, dtype=torch.double)
+        jacobian = torch.autograd.functional.jacobian(lambda x: hyper(x[None], context)[0].abs().sum(-1), x)
+        seen |= jacobian != 0
+    return seen
+
+
+# --- what sees what ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 5), (2, 5, 6), (3, 4, 4), (5, 3, 3)], ids=str)
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_a_network_sees_all_before_it_in_its_receptive_field_and_nothing_else(shape, blocks):
+    depth, _, width = shape
+    seen = dependence(moved(ImageHypernetwork(shape, 0, 4, 12, blocks).double(), 0.5))
+    reach = 2 * blocks + 1
+    for out, source in itertools.product(range(len(seen)), repeat=2):
+        up = out // depth // width - source // depth // width
+        left = out // depth % width - source // depth % width
+        # Each convolution goes one row up and at most one column aside, or one column to the left.
+        elsewhere = 0 <= up <= reach and (-up if up else 1) <= left <= reach
+        assert seen[out, source] == (source < out if up == left == 0 else elsewhere), (up, left)
+
+
+def test_nothing_that_happens_to_the_weights_lets_the_future_in():
+    hyper = ImageHypernetwork((3, 4, 4), 0, 4, 6, 1).double()
+    before = dependence(moved(hyper, 0.5))
+    optimizer = torch.optim.Adam(hyper.parameters(), 0.1, weight_decay=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        hyper(torch.randn(5, 48, dtype=torch.double), None).square().sum().backward()
+        optimizer.step()
+    assert not (dependence(hyper) & ~before).any()
+    assert not dependence(copy.deepcopy(hyper)).triu().any()
+
+
+def test_all_networks_see_the_whole_context():
+    hyper = moved(ImageHypernetwork((2, 3, 3), 4, 4, 6, 1).double(), 0.5)
+    x = torch.randn(1, 18, dtype=torch.double)
+    vector = torch.randn(1, 4, dtype=torch.double)
+    jacobian = torch.autograd.functional.jacobian(lambda c: hyper(x, c)[0].abs().sum(-1), vector)
+    assert (jacobian != 0).all()
+    same = vector.repeat(1, 9)  # an image that holds the vector in each pixel
+    torch.testing.assert_close(hyper(x, same), hyper(x, vector))
+
+
+def test_a_masked_convolution_is_one_with_zeros():
+    conv = moved(MaskedConvolution(4, 6, groups=2, strict=True).double())
+    weight = torch.zeros(6 * 2 * 3 * 4, dtype=torch.double)
+    weight[conv.position] = conv.weight.detach()
+    kernel = torch.zeros(6, 4, 3, 3, dtype=torch.double)
+    kernel[:, :, :2] = weight.view(6, 2, 3, 4).permute(0, 3, 1, 2)
+    assert not kernel[:, :, 1, 2].any()
+    assert not kernel[:3, 2:, 1, 1].any()
+    assert kernel[3:, :2, 1, 1].all()
+    assert not kernel[3:, 2:, 1, 1].any()
+    x = torch.randn(2, 4, 5, 7, dtype=torch.double)
+    torch.testing.assert_close(conv(x), torch.nn.functional.conv2d(x, kernel, conv.bias, padding=1))
+
+
+# --- the flow over vectors --------------------------------------------------------------------------------------------
+
+
+def test_squeezing_keeps_what_belongs_together():
+    flow = MultiscaleELF((1, 4, 4), scales=2, transforms=1, units=4, channels=4, blocks=1)
+    squeeze = next(t for t in flow.transform().transforms if isinstance(t.transform, PermutationTransform))
+    image = torch.arange(16.0)
+    kept, done = squeeze(image).split(8)
+    assert kept.tolist() == [0, 5, 2, 7, 8, 13, 10, 15]  # of each 2x2 pixels the first diagonal, pixel after pixel
+    assert done.tolist() == [1, 4, 3, 6, 9, 12, 11, 14]
+
+
+@pytest.mark.parametrize(("shape", "scales"), [((1, 4, 4), 3), ((2, 4, 4), 2), ((3, 2, 4), 1)], ids=str)
+def test_log_determinant_is_that_of_autograd(shape, scales):
+    flow = moved(MultiscaleELF(shape, scales=scales, **TINY).double())
+    x = torch.randn(flow.features, dtype=torch.double)
+    jacobian = torch.autograd.functional.jacobian(lambda x: flow.transform()(x), x)
+    _, ladj = flow.transform().call_and_ladj(x)
+    torch.testing.assert_close(ladj, jacobian.slogdet().logabsdet)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 1e-3), (torch.float64, 1e-8)], ids=str)
+def test_round_trip_of_every_preset(name, dtype, least):
+    sizes = {"units": 4, "channels": 12, "blocks": 1, "transforms": 1 if "imagenet" in name else 2}
+    model = moved(preset(name).build(**sizes)).to(dtype)
+    z = torch.randn(2, model.flow.features, dtype=dtype)
+    with torch.no_grad():
+        x, info = model.flow.inverse(z, return_info=True)
+        assert info.converged
+        assert (model.flow.transform()(x) - z).abs().max() <= least
+        images = model.decode(z)
+        assert images.dtype == torch.uint8
+        assert (model.reconstruct(images) == images).all()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_presets_state_how_many_numbers_they_learn(name, scale):
+    chosen = preset(name, scale)
+    assert sum(p.numel() for p in chosen.build().parameters()) == chosen.parameters
+
+
+def test_sizes_of_the_paper():
+    for name, millions in [("mnist-small", 1.9), ("cifar10-small", 1.9), ("cifar10-vardeq-4m", 4.1)]:
+        assert round(preset(name).parameters / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize("method", ["exact", "sequential", "fixed-point"])
+def test_all_ways_to_invert_agree(method):
+    flow = moved(MultiscaleELF((1, 4, 4), scales=2, bound=0.5, **TINY).double())
+    z = torch.randn(3, 16, dtype=torch.double)
+    x, info = flow.inverse(z, method=method, return_info=True)
+    assert info.converged
+    torch.testing.assert_close(flow.transform()(x), z, atol=1e-6, rtol=0)
+    assert len(info.calls) == len(info.sweeps) == 4
+    if method == "sequential":
+        assert info.calls == (16, 16, 8, 8)  # one for each coordinate; nothing depends on the last
+    if method == "exact":
+        assert all(calls <= sequential for calls, sequential in zip(info.calls, (16, 16, 8, 8), strict=True))
+
+
+# --- probabilities ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dequantization", ["uniform", "variational"])
+@pytest.mark.parametrize(("height", "width", "scales"), [(2, 2, 2), (2, 2, 1), (3, 2, 1)])
+def test_probabilities_of_all_binary_images_sum_to_one(height, width, scales, dequantization):
+    torch.manual_seed(0)
+    options = {**TINY, "channels": 4, "dequantization": dequantization, "warp": "zeros"}
+    model = elflow.ImageELF((1, height, width), levels=2, scales=scales, **options)
+    model.cells.initialize(torch.tensor([0, 0, 1]))
+    moved(model)
+    every = torch.tensor(list(itertools.product((0, 1), repeat=height * width))).view(-1, 1, height, width)
+    draws = 400
+    with torch.no_grad():
+        nats = model.log_prob(every.repeat(draws, 1, 1, 1))
+    estimates = nats.double().exp().view(draws, -1).sum(-1)
+    error = estimates.std() / math.sqrt(draws)
+    assert error < 0.05
+    assert abs(estimates.mean() - 1) < 4 * error
+
+
+@pytest.mark.parametrize("dequantization", ["uniform", "variational"])
+def test_bits_are_of_the_probability(dequantization):
+    torch.manual_seed(0)
+    model = moved(elflow.ImageELF((1, 2, 2), levels=2, scales=1, dequantization=dequantization, **TINY))
+    x = torch.randint(2, (3, 1, 2, 2))
+    with torch.no_grad():
+        nats = model.log_prob(x.repeat(2000, 1, 1, 1)).view(2000, 3).logsumexp(0) - math.log(2000)
+    bits = model.bits_per_dim(x, samples=2000)
+    torch.testing.assert_close(bits, -nats / (4 * math.log(2)), atol=0.05, rtol=0)
+    assert (bits > 0).all()
+
+
+def test_more_samples_make_the_bound_tighter():
+    torch.manual_seed(0)
+    model = moved(elflow.ImageELF((1, 4, 4), levels=4, scales=1, **TINY), 0.3)
+    x = torch.randint(4, (200, 1, 4, 4))
+    one, few, many = (model.bits_per_dim(x, samples=k).mean() for k in (1, 8, 64))
+    assert one > few > many
+
+
+def test_uniform_images_take_as_many_bits_as_their_levels():
+    """An untrained flow over cells that are all alike, with a base that makes u uniform, has no information."""
+    cells = elflow.flows.levels.Levels(16, "none")
+    x = torch.randint(16, (5, 9))
+    u = torch.rand(5, 9, dtype=torch.double)
+    y, log_volume = cells.place(x, u, 1 - u)
+    logistic = (torch.sigmoid(y) * torch.sigmoid(-y)).log().sum(-1)
+    torch.testing.assert_close(logistic + log_volume, torch.full((5,), -9 * math.log(16), dtype=torch.double))
+    assert (cells.level(y) == x).all()
+
+
+def test_warp_of_zeros_is_the_mixture_of_the_paper():
+    """F(v) = w min(v L, 1) + (1 - w) max(0, (v - 1/L) / (1 - 1/L)), before the logit."""
+    cells = elflow.flows.levels.Levels(8, "zeros")
+    cells.initialize(torch.tensor([0] * 6 + [3, 5]))
+    w = float(cells.share[0])
+    assert w == pytest.approx(0.99 * 0.75 + 0.01 / 8)
+    x, u = torch.randint(8, (1, 50)), torch.rand(1, 50, dtype=torch.double)
+    v = (x + u) / 8
+    mixture = w * (8 * v).clamp(max=1) + (1 - w) * ((v - 1 / 8) / (1 - 1 / 8)).clamp(min=0)
+    torch.testing.assert_close(cells.place(x, u, 1 - u)[0], mixture.logit())
+
+
+def test_gradients_reach_every_parameter():
+    model = elflow.ImageELF((1, 4, 4), levels=8, scales=2, dequantization="variational", classes=3, **TINY)
+    model.log_prob(torch.randint(8, (16, 1, 4, 4)), torch.randint(3, (16,))).sum().backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None, name
+        assert p.grad.any() or "actnorm" in name.lower(), name
+
+
+def test_it_learns_a_known_distribution():
+    """Two kinds of images, and nothing else: one bit for 16 pixels, 1/16 of a bit each."""
+    torch.manual_seed(0)
+    kinds = torch.randint(2, (2, 1, 4, 4))
+    model = elflow.ImageELF((1, 4, 4), levels=2, scales=2, transforms=2, units=8, channels=8, blocks=1)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(150):
+        loss = -model.log_prob(kinds[torch.randint(2, (64,))]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    bits = model.eval().bits_per_dim(kinds, samples=64).mean()
+    assert 1 / 16 - 0.01 < bits < 0.35
+    images = model.sample(200)
+    known = (images[:, None] == kinds).flatten(2).all(-1).any(-1)
+    assert known.double().mean() > 0.3  # of 65,536 possible ones
+
+
+# --- contexts ---------------------------------------------------------------------------------------------------------
+
+
+def test_classes_and_vectors_change_the_density_and_are_the_same_to_it():
+    by_class = moved(elflow.ImageELF((1, 4, 4), levels=4, scales=1, classes=3, **TINY))
+    by_vector = elflow.ImageELF((1, 4, 4), levels=4, scales=1, context=3, **TINY).eval()
+    by_vector.load_state_dict(by_class.state_dict())
+    x = torch.randint(4, (5, 1, 4, 4))
+    found = []
+    for c in (0, torch.zeros(5, dtype=torch.long), torch.tensor(1)):
+        torch.manual_seed(0)
+        found.append(by_class.log_prob(x, c))
+    torch.manual_seed(0)
+    vectors = by_vector.log_prob(x, torch.tensor([1.0, 0.0, 0.0]))
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[0], vectors)
+    assert not torch.allclose(found[0], found[2])
+    assert by_class.sample(4, 2).shape == (4, 1, 4, 4)
+    assert by_class(torch.tensor(2)).sample((2, 3)).shape == (2, 3, 1, 4, 4)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"dequantization": "variational"}, {"classes": 3, "warp": "histogram"}])
+def test_save_and_load(options, tmp_path):
+    model = elflow.ImageELF((1, 4, 4), levels=4, scales=2, **TINY, **options)
+    c = 1 if model.classes else None
+    model.log_prob(torch.randint(4, (20, 1, 4, 4)), c)
+    elflow.save(model, tmp_path / "model.elf")
+    same = elflow.load(tmp_path / "model.elf")
+    assert same.config == model.config
+    x = torch.randint(4, (5, 1, 4, 4))
+    found = []
+    for flow in (model.eval(), same):
+        torch.manual_seed(0)
+        found.append(flow.log_prob(x, c))
+    assert torch.equal(*found)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small():
+    return elflow.ImageELF((3, 4, 4), levels=16, scales=1, **TINY).eval()
+
+
+IMAGES = torch.randint(16, (2, 3, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "text"),
+    [
+        (IMAGES.float(), TypeError, r"x must hold integers from 0 to 15, got torch.float32.*round\(\)"),
+        (IMAGES > 3, TypeError, "torch.bool.*uint8"),
+        (IMAGES.numpy().astype("float64"), TypeError, "float64"),
+        ([[1, 2]], TypeError, "x must be a tensor or an array of integers, got list"),
+        (IMAGES + 1, ValueError, "x must hold integers from 0 to 15, got . to 16.*levels"),
+        (IMAGES - 1, ValueError, "got -1 to"),
+        (IMAGES[0], ValueError, r"\(N, 3, 4, 4\).*got \(3, 4, 4\): one image is a batch of one"),
+        (IMAGES.permute(0, 2, 3, 1), ValueError, r"got \(2, 4, 4, 3\): move the channels to the front"),
+        (IMAGES[..., :3], ValueError, r"got \(2, 3, 4, 3\)"),
+    ],
+)
+def test_wrong_images(small, x, error, text):
+    for method in (small.log_prob, small.bits_per_dim, small.encode, small.reconstruct):
+        with pytest.raises(error, match=text):
+            method(x)
+
+
+def test_missing_channel():
+    model = elflow.ImageELF((1, 4, 4), levels=16, scales=1, **TINY)
+    with pytest.raises(ValueError, match=r"got \(2, 4, 4\): add the channel with x\[:, None\]"):
+        model.log_prob(IMAGES[:, 0])
+
+
+def test_numpy_and_all_integer_types_are_welcome(small):
+    for x in (IMAGES.numpy().astype("uint8"), IMAGES.to(torch.int32), IMAGES.to(torch.uint8)):
+        assert small.log_prob(x).shape == (2,)
+    assert small.log_prob(IMAGES[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"shape": (1, 28, 30)}, ValueError, "divisible by 4, got 28 x 30: use scales=2, or pad or crop"),
+        ({"shape": (1, 7, 7)}, ValueError, "use scales=1"),
+        ({"shape": (28, 28)}, ValueError, r"shape must be \(channels, height, width\), got \(28, 28\)"),
+        ({"shape": (3, 32, 32), "channels": 8}, ValueError, "channels must be at least 12"),
+        ({"levels": 1}, ValueError, "levels must be at least 2"),
+        ({"levels": 1000}, ValueError, "levels must be at most 256"),
+        ({"dequantization": "gaussian"}, ValueError, "dequantization must be one of"),
+        ({"warp": "cdf"}, ValueError, "warp must be one of"),
+        ({"classes": 3, "context": 2}, ValueError, "classes and context cannot both"),
+        ({"units": 0}, ValueError, "units must be at least 1"),
+        ({"bound": 1.0}, ValueError, r"bound must be in \(0, 1\)"),
+        ({"blocks": 1.5}, TypeError, "blocks must be an integer"),
+    ],
+)
+def test_wrong_options(options, error, text):
+    with pytest.raises(error, match=text):
+        elflow.ImageELF(**({"shape": (1, 8, 8)} | options))
+
+
+@pytest.mark.parametrize(
+    ("c", "error", "text"),
+    [
+        (3, ValueError, "c must be classes from 0 to 2, got 3"),
+        (torch.tensor([0, -1]), ValueError, "got -1"),
+        (None, ValueError, "c must be classes from 0 to 2, got None"),
+        (0.5, TypeError, "integers from 0 to 2"),
+        (torch.tensor([0, 1, 2]), ValueError, "one for each of 2 images"),
+    ],
+)
+def test_wrong_classes(c, error, text):
+    model = elflow.ImageELF((3, 4, 4), levels=16, scales=1, classes=3, **TINY)
+    with pytest.raises(error, match=text):
+        model.log_prob(IMAGES, c)
+
+
+def test_wrong_contexts(small):
+    with pytest.raises(ValueError, match="without classes and without a context"):
+        small.log_prob(IMAGES, 1)
+    model = elflow.ImageELF((3, 4, 4), levels=16, scales=1, context=2, **TINY)
+    for c, text in [(None, "got None"), (torch.randn(2, 3), r"\(..., 2\)"), (torch.randn(3, 2), "each of 2 images")]:
+        with pytest.raises(ValueError, match=text):
+            model.log_prob(IMAGES, c)
+    with pytest.raises(ValueError, match="finite"):
+        model.log_prob(IMAGES, torch.tensor([0.0, torch.nan]))
