@@ -1,0 +1,103 @@
+"""Images side by side, to look at them."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from elflow._checks import check_count
+from elflow._files import replacing
+
+__all__ = ["grid", "write_grid"]
+
+SMALL, SEEN = 20, 32
+"""Images with fewer pixels a side are enlarged, until they have as many."""
+WHITE = 255
+
+
+def grid(images: Tensor | np.ndarray, columns: int | None = None, levels: int = 256, gap: int = 2) -> np.ndarray:
+    """One picture of many images, row by row, with white between them.
+
+    Images below 20 pixels a side are enlarged by a whole factor, so that each of their pixels is seen.
+
+    Arguments:
+        images: Integers from 0 to `levels - 1`, `(N, C, H, W)` with one channel or three.
+        columns: How many images a row has. By default as many as make the picture nearly square.
+        levels: How many values a pixel can have: `levels - 1` is white.
+        gap: How many pixels are between images.
+
+    Returns:
+        The picture, uint8 of shape `(height, width)`, or `(height, width, 3)` for three channels.
+
+    Example:
+        >>> grid(np.ones((10, 1, 28, 28), "uint8")).shape
+        (88, 118)
+        >>> grid(np.ones((1, 3, 1, 1), "uint8"), levels=3)[0, 0]
+        array([128, 128, 128], dtype=uint8)
+    """
+    x = _checked(images, check_count("levels", levels, least=2))
+    gap = check_count("gap", gap, least=0)
+    n, channels, height, width = x.shape
+    if columns is None:
+        columns = math.ceil(math.sqrt(n * height / width))
+    columns = min(check_count("columns", columns), n)
+    x = ((x.astype(np.int64) * WHITE + (levels - 1) // 2) // (levels - 1)).astype(np.uint8)
+    if max(height, width) < SMALL:
+        factor = math.ceil(SEEN / max(height, width))
+        x = x.repeat(factor, axis=2).repeat(factor, axis=3)
+    rows, (height, width) = math.ceil(n / columns), x.shape[2:]
+    cells = np.full((rows * columns, channels, height + gap, width + gap), WHITE, np.uint8)
+    cells[:n, :, :height, :width] = x
+    cells = cells.reshape(rows, columns, *cells.shape[1:]).transpose(0, 3, 1, 4, 2)
+    whole = cells.reshape(rows * (height + gap), columns * (width + gap), channels)
+    whole = whole[: whole.shape[0] - gap, : whole.shape[1] - gap]
+    return np.ascontiguousarray(whole[..., 0] if channels == 1 else whole)
+
+
+def write_grid(
+    images: Tensor | np.ndarray, path: str | os.PathLike[str], columns: int | None = None, levels: int = 256
+) -> None:
+    """Writes a `grid` of images to a PNG file, which is there whole or not at all.
+
+    Arguments:
+        images: As for `grid`.
+        path: A `.png` file, which is replaced.
+        columns: As for `grid`.
+        levels: As for `grid`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_grid(np.zeros((10, 1, 28, 28), "uint8"), f"{folder}/samples.png")
+        ...     print(*os.listdir(folder))
+        samples.png
+    """
+    from PIL import Image
+
+    path = Path(path)
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"path must end in .png, got {path}")
+    if path.is_dir():
+        raise IsADirectoryError(f"path must be a file, got the folder {path}")
+    picture = Image.fromarray(grid(images, columns, levels))
+    with replacing(path.resolve()) as temporary:
+        picture.save(temporary, format="PNG")
+
+
+def _checked(images: Tensor | np.ndarray, levels: int) -> np.ndarray:
+    if not isinstance(images, Tensor | np.ndarray):
+        raise TypeError(f"images must be a torch.Tensor or a NumPy array, got {type(images).__name__}")
+    x = images.detach().cpu().numpy() if isinstance(images, Tensor) else images
+    if x.dtype.kind not in "bui":
+        raise TypeError(f"images must be integers from 0 to {levels - 1}, got {images.dtype}")
+    if x.ndim != 4 or x.shape[1] not in (1, 3) or not x.size:
+        raise ValueError(f"images must have the shape (N, 1, H, W) or (N, 3, H, W), none of them 0, got {x.shape}")
+    if not (x.min() >= 0 and x.max() < levels):
+        raise ValueError(
+            f"images must be from 0 to levels - 1, which is {levels - 1}, got values from {x.min()} to {x.max()}"
+        )
+    return x
