@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard elflow/kernels/csrc/*)
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo demo-images test lint docs bench clean
 
 demo: .venv/.demo
 	@mkdir -p demo
@@ -14,6 +14,16 @@ demo: .venv/.demo
 	$(BIN)/elflow sample demo/model.elf -n 1000 -o demo/new.csv --seed 0
 	$(BIN)/elflow report demo/model.elf demo/cells.csv -o demo/report.html
 	@echo "Open demo/report.html in a browser."
+
+demo-images: .venv/.demo
+	@mkdir -p demo
+	$(BIN)/python -m elflow.data.example demo/digits.npz
+	rm -f demo/digits.elf.checkpoint
+	$(BIN)/elflow fit-images demo/digits.npz -o demo/digits.elf --preset digits --scale cpu --seed 0 --time-limit 2m
+	$(BIN)/elflow score-images demo/digits.elf demo/digits.npz --split test -o demo/digits.csv
+	$(BIN)/elflow sample-images demo/digits.elf -n 100 -o demo/digits.png --seed 0
+# A place for the comparison with Glow: $(BIN)/python -m benchmarks.image_digits
+	@echo "Look at demo/digits.png for new digits, and at demo/digits.csv for how likely each test image is."
 
 test: .venv/.test lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two workers, one thread each: more get into each other's way

@@ -22,7 +22,7 @@ from elflow.flows import ELF, ImageELF
 if TYPE_CHECKING:
     from elflow.estimator import FlowDensity
 
-__all__ = ["load", "save"]
+__all__ = ["load", "read_notes", "save"]
 
 FORMAT = "elflow"
 VERSION = 1
@@ -35,12 +35,13 @@ FITTED = ["options_", "history_", "seconds_", "stopped_", "n_rows_", "n_paramete
 """Which attributes of an estimator are kept as they are."""
 
 
-def save(flow: ELF | ImageELF | FlowDensity, path: str | os.PathLike[str]) -> None:
+def save(flow: ELF | ImageELF | FlowDensity, path: str | os.PathLike[str], notes: dict[str, Any] | None = None) -> None:
     """Writes a flow or a fitted density to one file, whole or not at all.
 
     Arguments:
         flow: An `elflow.ELF` or `elflow.ImageELF`, on any device, or a fitted `elflow.FlowDensity`.
         path: Where to; a file that is there is replaced.
+        notes: What else the file is to say, of anything that JSON can hold: see `read_notes`.
 
     Example:
         >>> import elflow, tempfile
@@ -66,6 +67,8 @@ def save(flow: ELF | ImageELF | FlowDensity, path: str | os.PathLike[str]) -> No
     except TypeError as error:
         raise TypeError(f"a model must be made of arguments that JSON can hold to be saved: {error}") from None
     header = {"format": FORMAT, "format_version": str(VERSION), "flow": name, "config": text}
+    if notes is not None:
+        header["notes"] = json.dumps(notes)
     derived = _derived(module)
     tensors = {key: value.detach().contiguous() for key, value in module.state_dict().items() if key not in derived}
     with replacing(Path(path)) as temporary:
@@ -107,6 +110,16 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> An
                 f"path must be a model saved by elflow, got {path}, whose parts do not fit: {str(error)[:300]}"
             ) from None
     return flow.to(device).eval()
+
+
+def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What was noted in a file when it was saved; nothing if it is no such file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            notes = json.loads((file.metadata() or {}).get("notes", "{}"))
+    except (SafetensorError, OSError, ValueError, RecursionError):
+        return {}
+    return notes if isinstance(notes, dict) else {}
 
 
 def _fill(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `elflow fit`, `score`, `sample`, `report` and `info`.
+"""The command line: `elflow fit`, `score`, `sample`, `report` and `info`; `fit-images` and others for images.
 
 Modules here are quick to import: what takes long (torch, pandas) is imported by the command that needs it.
 """
@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from elflow.cli import _fit, _inspect, _sample, _score
+from elflow.cli import _fit, _fit_images, _inspect, _sample, _sample_images, _score, _score_images
 from elflow.cli._terminal import error_line, note
 
 __all__ = ["app", "main"]
@@ -30,6 +30,9 @@ app.command()(_score.score)
 app.command()(_sample.sample)
 app.command()(_inspect.report)
 app.command()(_inspect.info)
+app.command()(_fit_images.fit_images)
+app.command()(_score_images.score_images)
+app.command()(_sample_images.sample_images)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,13 +93,18 @@ def _root(
         bool, typer.Option("--debug", help="Show the traceback of an error, as does ELFLOW_DEBUG=1.")
     ] = False,
 ) -> None:
-    """Densities of tables: fit one to your data, score rows, draw new ones, see how good it is.
+    """Densities of tables and images: fit one to your data, score it, draw new data, see how good it is.
 
     \b
     elflow fit data.csv -o model.elf
     elflow score model.elf data.csv -o scores.parquet
     elflow sample model.elf -n 1000 -o new.csv
     elflow report model.elf data.csv -o report.html
+
+    \b
+    elflow fit-images images.npz -o model.elf
+    elflow score-images model.elf images.npz
+    elflow sample-images model.elf -o grid.png
     """
 
 

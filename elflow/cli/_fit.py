@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from elflow.cli._interrupted import checkpoint_of, keeping
 from elflow.cli._mean import Mean
 from elflow.cli._models import check_output, described, use_threads, why_stopped
 from elflow.cli._options import Data, Missing, Seed, Threads, column_options, seconds
@@ -72,9 +73,7 @@ def fit(
     limit = None if time_limit is None else seconds(time_limit)
     columns = column_options(bounds or [], kind or [])
     check_output(output, data)
-    checkpoint = output.with_name(output.name + ".checkpoint")
-    if checkpoint.exists() and not resume:
-        raise ValueError(f"{checkpoint} is of a training that was interrupted: add --resume to go on, or delete it")
+    checkpoint = checkpoint_of(output, resume)
     rows, conditions = _tables(data, na or [], drop or [], context or [])
 
     from elflow.estimator import FlowDensity
@@ -99,12 +98,8 @@ def fit(
         note(f"there is no {checkpoint} to go on from: the training begins anew")
     if not quiet:
         _show_found(rows, conditions, columns, missing)
-    try:
+    with keeping(checkpoint):
         est.fit(rows, context=conditions, checkpoint=checkpoint)
-    except (KeyboardInterrupt, SystemExit):  # Lightning makes the one of the other
-        kept = f"{checkpoint} is kept: --resume goes on from it"
-        note(f"interrupted; {kept if checkpoint.exists() else 'there is nothing yet to go on from'}")
-        raise typer.Exit(130) from None
     est.save(output)
     checkpoint.unlink(missing_ok=True)
     if not quiet:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from elflow.cli._images import by
 from elflow.cli._models import check_output, described, known_columns, load_density, split, use_threads, why_stopped
 from elflow.cli._options import Data, Missing, Model, Seed, Threads
 from elflow.cli._terminal import duration, show, show_columns
+from elflow.cli._trained import Trained, load_trained
 
 
 def report(
@@ -63,6 +66,9 @@ def info(
         typer.echo(json.dumps(facts, indent=2))
         return
     lines = [("model", str(model)), ("flow", facts["flow"]), ("parameters", f"{facts['parameters']:,}")]
+    if "shape" in facts:
+        show([*lines, *_image_lines(facts)])
+        return
     if "columns" not in facts:
         show([*lines, ("features", str(facts["features"])), ("context", str(facts["context"]))])
         return
@@ -86,14 +92,14 @@ def _facts(path: Path, model: Any) -> dict[str, Any]:
     if not hasattr(model, "schema_"):
         count = sum(p.numel() for p in model.parameters())
         config = model.config
-        return {
-            "model": str(path),
-            "flow": type(model).__name__,
-            "parameters": count,
-            "features": config["features"],
-            "context": config["context"],
-            "elflow": elflow.__version__,
-        }
+        facts = {"model": str(path), "flow": type(model).__name__, "parameters": count}
+        if isinstance(model, elflow.ImageELF):
+            trained = load_trained(path)
+            facts |= config | {"activation": config["activation"].name}
+            facts |= {"training": None if trained is None else asdict(trained)}
+        else:
+            facts |= {"features": config["features"], "context": config["context"]}
+        return facts | {"elflow": elflow.__version__}
     scores = [entry["validation"] for entry in model.history_]
     best = max(scores)
     return {
@@ -112,3 +118,18 @@ def _facts(path: Path, model: Any) -> dict[str, Any]:
         "columns": described(model.schema_, "modelled") + described(model.context_schema_, "context"),
         "elflow": elflow.__version__,
     }
+
+
+def _image_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    given = f"{facts['classes']} classes" if facts["classes"] else f"{facts['context']} numbers"
+    lines = [
+        ("images", f"{by(*facts['shape'])}, {facts['levels']} levels"),
+        *([("given", given)] if facts["classes"] or facts["context"] else []),
+        ("dequantization", f"{facts['dequantization']}, warp {facts['warp']}"),
+        ("layers", f"{facts['transforms']} on each of {facts['scales']} scales, {facts['units']} units"),
+        ("networks", f"{facts['blocks']} blocks of {facts['channels']} channels"),
+    ]
+    if facts["training"] is not None:
+        trained = Trained(**facts["training"])
+        lines += [("fitted to", f"{trained.images:,} images"), ("trained", trained.how), ("held out", trained.held_out)]
+    return [*lines, ("elflow", facts["elflow"])]

@@ -22,6 +22,11 @@ def load_density(path: Path) -> Any:
     from elflow.estimator import FlowDensity
 
     model = elflow.load(path)
+    if isinstance(model, elflow.ImageELF):
+        raise ValueError(
+            f"{path} must be a model of a table, got one of images: `elflow score-images` and `elflow sample-images` "
+            "are for these"
+        )
     if not isinstance(model, FlowDensity):
         raise ValueError(f"{path} must be a model of a table, as `elflow fit` makes them, got a flow without columns")
     return model

@@ -17,6 +17,7 @@ from elflow.flows._progress import settling
 from elflow.flows.levels import Levels
 from elflow.flows.multiscale import ConvolutionalELFTransform, MultiscaleELF
 from elflow.flows.noise import DEQUANTIZATIONS, ImageNoise
+from elflow.nn import ActNorm
 from elflow.transforms import invert, warn
 
 __all__ = ["ImageELF"]
@@ -146,6 +147,10 @@ class ImageELF(nn.Module):
             x: Images, integers `(N, channels, height, width)`; the ActNorms see the first 512.
             c: Their classes `(N,)` or vectors `(N, context)`; None for a flow without either.
         """
+        norms = [bool(module.initialized) for module in self.modules() if isinstance(module, ActNorm)]
+        self._initialized = bool(self.cells.initialized) and all(norms)
+        if self._initialized:  # after a file was loaded; no noise may be drawn then, which would change a training
+            return
         levels = self._levels(x)
         condition = self._condition(c, len(levels))
         self.cells.initialize(levels)
@@ -153,7 +158,6 @@ class ImageELF(nn.Module):
         if self.noise is not None:
             self.noise.initialize(levels)
         self.flow.initialize(self._dequantized(levels)[0], condition)
-        self._initialized = True
 
     def log_prob(self, x: Any, c: Any = None) -> Tensor:
         """A lower bound, on average, of the log-probability of each image, in nats.
