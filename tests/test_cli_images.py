@@ -227,7 +227,7 @@ def test_sample_a_picture(folder, tmp_path):
     for name, options in {"a": [], "b": ["--columns", 4], "c": ["--seed", 1]}.items():
         out, _ = succeeds("sample-images", folder / "given.elf", "-o", tmp_path / f"{name}.png", "-n", 9, *options)
         sizes[name] = picture(tmp_path / f"{name}.png")[1]
-    for words in ["images", "network calls", "in 6 layers", "residual", "time", "c.png"]:
+    for words in ["images", "network calls", "in 12 layers", "residual", "time", "c.png"]:
         assert words in out
     assert sizes == {"a": (100, 100), "b": (134, 100), "c": (100, 100)}  # a column for each class, then four
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "c.png").read_bytes()
@@ -292,8 +292,8 @@ def test_a_header_that_says_nothing_of_training(folder, tmp_path):
     tensors = safetensors.torch.load_file(folder / "model.elf")
     with safetensors.safe_open(folder / "model.elf", "pt") as file:
         header = file.metadata()
-    for text in ["", "[]", "{}", '{"images": 3}']:
-        safetensors.torch.save_file(tensors, tmp_path / "m.elf", header | {"training": text})
+    for text in ["", "[]", "{}", '{"training": {"images": 3}}']:
+        safetensors.torch.save_file(tensors, tmp_path / "m.elf", header | {"notes": text})
         assert load_trained(tmp_path / "m.elf") is None
         assert "trained" not in succeeds("info", tmp_path / "m.elf")[0]
     assert load_trained(tmp_path / "nothing.elf") is None
