@@ -56,6 +56,22 @@ def test_every_flow_learns(kind):
     assert training.stopped == "max_steps"
 
 
+def test_after_each_round_it_is_told_and_may_draw_what_it_likes():
+    rows, held_out = data()
+    seen = []
+
+    def look(flow, entry):
+        assert not flow.training
+        torch.rand(100)
+        seen.append((entry["step"], float(flow().log_prob(held_out.x).mean().detach())))
+
+    quiet, _ = fit(small(), rows, held_out, TINY)
+    told, training = fit(small(), rows, held_out, TINY, after_round=look)
+    assert [step for step, _ in seen] == [10, 20, 30, 40]
+    assert [score for _, score in seen] == pytest.approx([entry["validation"] for entry in training.history], abs=1e-4)
+    assert same(quiet, told)
+
+
 def test_the_flow_that_is_given_stays_as_it_is():
     flow = small()
     state = {key: value.clone() for key, value in flow.state_dict().items()}

@@ -377,6 +377,25 @@ def test_fixed_point_finds_the_same():
     torch.testing.assert_close(flow().sample((50,), method="fixed-point"), a, atol=1e-3, rtol=1e-3)
 
 
+def test_one_coordinate_after_the_other():
+    flow = hard_flow().double()
+    z = torch.randn(40, 12, dtype=torch.float64)
+    exact, info = flow.inverse(z, return_info=True)
+    slow, slow_info = flow.inverse(z, method="sequential", return_info=True)
+    torch.testing.assert_close(slow, exact, atol=1e-9, rtol=1e-9)
+    assert slow_info.sweeps == (11,)  # the first coordinate depends on nothing
+    assert slow_info.calls == (11,)  # and nothing on the last
+    assert info.calls[0] <= info.sweeps[0] + 1
+
+
+def test_what_has_settled_is_told():
+    flow = hard_flow()
+    told = []
+    invert(flow.transform(), torch.randn(40, 12), settled=told.append)
+    assert sum(told) == 40
+    assert len(told) > 1
+
+
 def test_settled_rows_do_not_change():
     """Dropping rows gives what inverting each alone gives."""
     flow = hard_flow().double()

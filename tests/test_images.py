@@ -12,6 +12,7 @@ import elflow
 from elflow.flows.multiscale import MultiscaleELF
 from elflow.nn import ActNorm, ImageHypernetwork, MaskedConvolution
 from elflow.training.presets import PRESETS, SCALES, preset
+from elflow.transforms import invert
 
 TINY = {"transforms": 2, "units": 6, "channels": 12, "blocks": 1}
 
@@ -65,6 +66,16 @@ def test_nothing_that_happens_to_the_weights_lets_the_future_in():
         optimizer.step()
     assert not (dependence(hyper) & ~before).any()
     assert not dependence(copy.deepcopy(hyper)).triu().any()
+
+
+@pytest.mark.parametrize("context", [None, "vector", "image"])
+def test_networks_from_a_row_on_are_those_of_the_whole_image(context):
+    hyper = moved(ImageHypernetwork((2, 9, 3), 3 if context else 0, 4, 6, 1).double(), 0.5)
+    x = torch.randn(5, 54, dtype=torch.double)
+    c = None if context is None else torch.randn(5, 3 if context == "vector" else 81, dtype=torch.double)
+    whole = hyper(x, c)
+    for row in range(9):
+        torch.testing.assert_close(hyper(x, c, row), whole[:, 6 * row :])
 
 
 def test_all_networks_see_the_whole_context():
@@ -151,6 +162,33 @@ def test_all_ways_to_invert_agree(method):
         assert info.calls == (16, 16, 8, 8)  # one for each coordinate; nothing depends on the last
     if method == "exact":
         assert all(calls <= sequential for calls, sequential in zip(info.calls, (16, 16, 8, 8), strict=True))
+
+
+def test_rows_of_pixels_that_are_final_are_left_out():
+    """Looking at them again gives the same images."""
+    flow = moved(MultiscaleELF((1, 12, 4), scales=1, **TINY).double(), 0.1)
+    z = torch.randn(20, 48, dtype=torch.double)
+    lengths = []
+    for module in flow.modules():
+        if isinstance(module, ImageHypernetwork):
+            module.register_forward_hook(lambda _, __, phi: lengths.append(phi.shape[-2]))
+    x, info = flow.inverse(z, return_info=True)
+    assert info.converged
+    assert max(lengths) == 48
+    assert min(lengths) < 48
+    whole = flow.transform()
+    for part in whole.transforms:
+        part.transform.block = None
+    torch.testing.assert_close(x, invert(whole, z)[0], atol=1e-9, rtol=1e-9)
+
+
+def test_a_progress_bar_ends_full(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    model = moved(elflow.ImageELF((1, 4, 4), levels=4, scales=2, **TINY))
+    images, info = model.sample(3, progress=True, return_info=True)
+    assert images.shape == (3, 1, 4, 4)
+    assert info.converged
+    assert "100%" in capsys.readouterr().err
 
 
 # --- probabilities ----------------------------------------------------------------------------------------------------

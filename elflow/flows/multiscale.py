@@ -110,11 +110,16 @@ class ConvolutionalELFTransform(LazyTransform):
         channels, height, width = self.hyper.shape
         size = channels * height * width
         return AutoregressiveTransform(
-            self._maps, c, sweeps=size, rows=max(4, ROW_NUMBERS // (bump_size(self.hyper.units) * size))
+            self._maps,
+            c,
+            sweeps=size,
+            rows=max(4, ROW_NUMBERS // (bump_size(self.hyper.units) * size)),
+            block=width * channels,
         )
 
-    def _maps(self, x: Tensor, c: Tensor | None) -> BumpTransform:
-        phi = self.hyper(x, c).to(x.dtype)  # autocast computes the hypernetwork in less
+    def _maps(self, x: Tensor, c: Tensor | None, done: int = 0) -> BumpTransform:
+        channels, _, width = self.hyper.shape
+        phi = self.hyper(x, c, done // (width * channels)).to(x.dtype)  # autocast computes the hypernetwork in less
         return BumpTransform(phi, self.hyper.units, self.bound, self.activation)
 
 

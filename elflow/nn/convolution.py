@@ -112,6 +112,7 @@ class ImageHypernetwork(nn.Module):
         self.shape = groups, height, width = shape
         self.context = context
         self.units = units
+        self.reach = 2 * blocks + 1
         self.first = MaskedConvolution(groups, 2 * channels, groups, strict=True)
         self.row = nn.Parameter(torch.zeros(2 * channels, height, 1))
         self.column = nn.Parameter(torch.zeros(2 * channels, 1, width))
@@ -121,26 +122,30 @@ class ImageHypernetwork(nn.Module):
             self.head.weight.mul_(0.1)
             self.head.bias.copy_(initial_phi(groups, units).flatten())
 
-    def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, context: Tensor | None, row: int = 0) -> Tensor:
         """The networks, `(..., coordinates, bump_size(units))`, for x `(..., coordinates)`.
 
-        The context is `(..., context)`, or an image `(..., height * width * context)`.
+        The context is `(..., context)`, or an image `(..., height * width * context)`. With a row, the networks of the
+        pixels from that row on.
         """
+        above = max(0, row - self.reach)
         batch, c = x.shape[:-1], None
         if context is not None:
             batch = torch.broadcast_shapes(batch, context.shape[:-1])
             x = x.expand(*batch, -1)
-            c = self._image(context.expand(*batch, -1), self.context)
-        h = self.first(self._image(x, self.shape[0])) + (self.row + self.column)
+            c = self._image(context.expand(*batch, -1), self.context, above)
+        h = self.first(self._image(x, self.shape[0], above)) + (self.row[:, above:] + self.column)
         h = h.contiguous(memory_format=torch.channels_last)  # twice as fast on CPUs, and phi need not be copied
         for block in self.blocks:
             h = block(h, c)
-        return self.head(relu(h)).permute(0, 2, 3, 1).reshape(*batch, x.shape[-1], bump_size(self.units))
+        phi = self.head(relu(h[:, :, row - above :])).permute(0, 2, 3, 1)
+        return phi.reshape(*batch, phi.shape[1] * phi.shape[2] * self.shape[0], bump_size(self.units))
 
-    def _image(self, x: Tensor, channels: int) -> Tensor:
-        """Vectors as images `(N, channels, height, width)`, or of one pixel if that is all they hold."""
-        height, width = (1, 1) if x.shape[-1] == channels else self.shape[1:]
-        return x.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
+    def _image(self, x: Tensor, channels: int, above: int) -> Tensor:
+        """Vectors as images `(N, channels, height, width)` from a row on, or of one pixel if that is all they hold."""
+        if x.shape[-1] == channels:
+            return x.reshape(-1, channels, 1, 1)
+        return x.reshape(-1, *self.shape[1:], channels)[:, above:].permute(0, 3, 1, 2)
 
 
 def _groups(channels: int, groups: int) -> Tensor:

@@ -64,6 +64,8 @@ class AutoregressiveTransform(Transform):
         start: The first guess from y `(N, features)`, where there is a better one than y itself.
         rows: How many rows to take at a time where no gradients are needed, so that what the maps hold stays in the
             cache and in memory; None for all.
+        block: If the maps can leave out coordinates that are final, the first so many or a multiple of it: they then
+            take as a third argument how many. Coordinates must become final in the order of the columns.
 
     Example:
         >>> from torch.distributions import AffineTransform
@@ -83,12 +85,13 @@ class AutoregressiveTransform(Transform):
 
     def __init__(
         self,
-        maps: Callable[[Tensor, Tensor | None], Any],
+        maps: Callable[..., Any],
         context: Tensor | None,
         sweeps: int,
         order: Sequence[int] | None = None,
         start: Callable[[Tensor], Tensor] | None = None,
         rows: int | None = None,
+        block: int | None = None,
     ) -> None:
         super().__init__()
         self.maps = maps
@@ -97,6 +100,7 @@ class AutoregressiveTransform(Transform):
         self.order = order
         self.start = start
         self.rows = rows
+        self.block = block
 
     def _call(self, x: Tensor) -> Tensor:
         return self.call_and_ladj(x)[0]
@@ -151,31 +155,41 @@ class AutoregressiveTransform(Transform):
         result, residuals = y.clone(), y.new_zeros(len(y))
         x = y if self.start is None else self.start(y)
         rows = torch.arange(len(y), device=y.device)  # those that have not settled
+        done, error = 0, y.new_zeros(len(y))  # the first so many coordinates are final, with this residual at most
         order = list(range(y.shape[-1]) if self.order is None else self.order)
-        inputs, turns = order[:-1], order[len(order) - self.sweeps :]
+        inputs, turns = order[:-1], order[len(order) - self.sweeps :] or order[-1:]
         maps, calls = self.maps(x, context), 1
         for sweep in range(limit + 1):
-            new, residual = (None, None) if sweep == limit else step(maps, x, y, turns[min(sweep, len(turns) - 1)])
+            guess, target, turn = x[:, done:], y[:, done:], turns[min(sweep, len(turns) - 1)]
+            new, residual = (None, None) if sweep == limit else step(maps, guess, target, turn)
             if residual is None:
-                residual = relative(maps(x) - y, x, y)
-            residual = residual.amax(-1)
-            result[rows], residuals[rows] = x, residual
-            active = (~(residual <= tol)).nonzero().squeeze(-1)
+                residual = relative(maps(guess) - target, guess, target)
+            worst = torch.maximum(error, residual.amax(-1))
+            result[rows], residuals[rows] = x, worst
+            active = (~(worst <= tol)).nonzero().squeeze(-1)
             if settled is not None:
                 settled(len(rows) - (0 if new is None else len(active)))
             if new is None or not len(active):
                 break
             if len(active) < len(rows):
-                x, y, rows = new[active], y[active], rows[active]
+                x, y, rows, new, residual, error = (t[active] for t in (x, y, rows, new, residual, error))
                 context = None if context is None else context[active]
-            else:
-                same = torch.equal(x[:, inputs], new[:, inputs])
-                x = new
-                if same:
-                    continue
-            maps, calls = self.maps(x, context), calls + 1
-        worst = float(residuals.max()) if len(residuals) else 0.0
-        return result, InverseInfo((sweep,), (calls,), worst, worst <= tol)
+            elif torch.equal(x[:, inputs], torch.cat([x[:, :done], new], -1)[:, inputs]):
+                x = torch.cat([x[:, :done], new], -1)
+                continue
+            more = self._final(residual, tol)
+            error = torch.maximum(error, residual[:, :more].amax(-1)) if more else error
+            x, done = torch.cat([x[:, : done + more], new[:, more:]], -1), done + more
+            maps, calls = self.maps(x, context, done) if done else self.maps(x, context), calls + 1
+        greatest = largest([0.0, *residuals.tolist()])
+        return result, InverseInfo((sweep,), (calls,), greatest, greatest <= tol)
+
+    def _final(self, residual: Tensor, tol: float) -> int:
+        """How many more of the first coordinates need not be looked at again: what they depend on is final as well."""
+        if self.block is None:
+            return 0
+        small = int((residual <= tol).all(0).cumprod(0).sum())
+        return min(small, residual.shape[-1] - 1) // self.block * self.block
 
     def _attached(self, x: Tensor, y: Tensor) -> Tensor:
         """The solution `x` of `f(x) = y`, with its gradients with respect to y and to whatever the maps depend on."""
