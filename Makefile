@@ -15,14 +15,14 @@ demo: .venv/.demo
 	$(BIN)/elflow report demo/model.elf demo/cells.csv -o demo/report.html
 	@echo "Open demo/report.html in a browser."
 
-demo-images: .venv/.demo
+demo-images: .venv/.bench
 	@mkdir -p demo
 	$(BIN)/python -m elflow.data.example demo/digits.npz
 	rm -f demo/digits.elf.checkpoint
-	$(BIN)/elflow fit-images demo/digits.npz -o demo/digits.elf --preset digits --scale cpu --seed 0 --time-limit 2m
+	$(BIN)/elflow fit-images demo/digits.npz -o demo/digits.elf --preset digits --scale cpu --seed 0 --time-limit 90s
 	$(BIN)/elflow score-images demo/digits.elf demo/digits.npz --split test -o demo/digits.csv
 	$(BIN)/elflow sample-images demo/digits.elf -n 100 -o demo/digits.png --seed 0
-# A place for the comparison with Glow: $(BIN)/python -m benchmarks.image_digits
+	$(BIN)/python -m benchmarks.images --data digits --minutes 1.5 --keep demo/compared --output demo/compared.json
 	@echo "Look at demo/digits.png for new digits, and at demo/digits.csv for how likely each test image is."
 
 test: .venv/.test lint

@@ -300,6 +300,7 @@ def test_classes_and_vectors_change_the_density_and_are_the_same_to_it():
     torch.testing.assert_close(found[0], vectors)
     assert not torch.allclose(found[0], found[2])
     assert by_class.sample(4, 2).shape == (4, 1, 4, 4)
+    assert isinstance(by_class(1), torch.distributions.Distribution)
     assert by_class(torch.tensor(2)).sample((2, 3)).shape == (2, 3, 1, 4, 4)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Size, Tensor, nn
+from torch.distributions import Distribution
 
 from elflow._checks import check_activation, check_bound, check_choice, check_count, check_rows
 from elflow.activations import FELU, PiecewiseQuadratic
@@ -240,6 +241,8 @@ class ImageELF(nn.Module):
     ) -> Any:
         """Images from latent space `(N, features)`. For the arguments and what it returns see `sample`."""
         check_rows("z", z, self.flow.features, "feature", self.dtype)
+        if z.ndim != 2:
+            raise ValueError(f"z must have the shape (N, {self.flow.features}), got {tuple(z.shape)}")
         transform = self.flow.transform(self._condition(c, len(z)))
         layers = sum(isinstance(m, ConvolutionalELFTransform) for m in self.flow.modules())
         with settling("sampling", len(z) * layers) if progress else nullcontext() as settled:
@@ -288,10 +291,11 @@ class ImageELF(nn.Module):
         return y.to(self.dtype), log_volume.to(self.dtype) - log_q
 
 
-class ImageDistribution:
+class ImageDistribution(Distribution):
     """What an `ImageELF` says of images under a context."""
 
     def __init__(self, model: ImageELF, c: Any) -> None:
+        super().__init__(event_shape=Size(model.shape), validate_args=False)
         self.model = model
         self.c = c
 
@@ -299,9 +303,9 @@ class ImageDistribution:
         """As `ImageELF.log_prob`."""
         return self.model.log_prob(x, self.c)
 
-    def sample(self, shape: Size | Sequence[int] = ()) -> Tensor:
-        """Images, uint8 `(*shape, channels, height, width)`, under one context."""
-        return self.model.sample(math.prod(shape), self.c).reshape(*shape, *self.model.shape)
+    def sample(self, sample_shape: Size | Sequence[int] = ()) -> Tensor:
+        """Images, uint8 `(*sample_shape, channels, height, width)`, under one context."""
+        return self.model.sample(math.prod(sample_shape), self.c).reshape(*sample_shape, *self.model.shape)
 
 
 def _look_again(model: ImageELF, _: object) -> None:

@@ -17,6 +17,8 @@ FEATURES = 32
 """Channels of what the noise sees of an image."""
 BLOCKS = 4
 TRANSFORMS = 2
+SMALLEST = 1e-30
+"""How close to the edge of its cell a point may lie."""
 
 
 class ImageNoise(nn.Module):
@@ -52,7 +54,8 @@ class ImageNoise(nn.Module):
         v, ladj = self.flow.transform(seen).call_and_ladj(normal)
         # du/dv is the normal density of v, so that both densities lose their constants.
         log_q = ((v**2 - normal**2) / 2).sum(-1) - ladj
-        return torch.special.ndtr(v.double()), torch.special.ndtr(-v.double()), log_q
+        u, rest = (torch.special.ndtr(side * v.double()).clamp(min=SMALLEST) for side in (1, -1))
+        return u, rest, log_q
 
     @torch.no_grad()
     def initialize(self, x: Tensor) -> None:
