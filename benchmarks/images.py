@@ -23,15 +23,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import elflow
 from benchmarks._measure import RESULTS, machine, write
+from elflow._files import replacing
 from elflow.data.example import digits
 from elflow.data.grids import write_grid
 from elflow.data.images import read_images
 from elflow.training import Preset, Recipe, Rows, fit, preset
 
+LABELS = {"uniform": "ELF", "variational": "ELF, variational", "glow": "Glow of normflows"}
 HELD_OUT = {"digits": 150, "mnist": 1_000}
 ROUND_STEPS = {"digits": 50, "mnist": 250}
 GLOW: dict[str, Any] = {"scales": 2, "steps": 8, "hidden_channels": 64}
@@ -112,6 +115,23 @@ def one(name: str, data: str, limits: dict[str, Any], seed: int, kept: Path) -> 
     write(kept / f"{kind}-{name}.json", found)
 
 
+def draw(found: dict[str, Any], by_steps: bool, path: Path) -> None:
+    """The learning curves, over minutes or over steps."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, result in found.items():
+        if "curve" in result:
+            steps, seconds, bits = zip(*result["curve"], strict=True)
+            axes.plot(steps if by_steps else [s / 60 for s in seconds], bits, label=LABELS[name])
+    axes.set_xlabel("steps" if by_steps else "minutes")
+    axes.set_ylabel("held-out bits/dim")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("ELFLOW_DATA", "digits"))
@@ -144,6 +164,7 @@ def main() -> None:
         print(f"{name:12} {result['test_bits']:.4f} +- {result['standard_error']:.4f} bits/dim of test images{how}")
     settings = {"data": kind, "minutes": given.minutes, "max_steps": given.max_steps, "seed": given.seed}
     output = given.output or RESULTS / f"images_{kind}.json"
+    draw(found, given.minutes is None, output.with_suffix(".png"))
     write(output, {"machine": machine(), "settings": settings, "models": found})
 
 
