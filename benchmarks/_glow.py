@@ -1,6 +1,6 @@
 """What an image flow has to beat: the Glow of normflows, on the same images, engine and bound.
 
-pip install --no-deps normflows
+pip install --constraint constraints.txt --editable ".[bench]"
 """
 
 from __future__ import annotations

@@ -220,12 +220,14 @@ def _least_of_table(config: dict[str, Any]) -> int:
 def _least_of_images(config: dict[str, Any]) -> int:
     """The same of an `ImageELF`."""
     channels, context = config["channels"], config["classes"] + config["context"]
-    block = channels * (5 * channels + context)
-    layer = config["blocks"] * block + channels * config["units"] + sum(config["shape"][1:]) // 2 ** config["scales"]
+    layer = config["blocks"] * channels * (5 * channels + context) + channels * config["units"]
     sizes = [*config["shape"], *(config[name] for name in ("scales", "transforms", "units", "channels", "blocks"))]
-    return config["scales"] * config["transforms"] * layer if all(size > 0 for size in sizes) else -1
+    if not all(isinstance(size, int) and size > 0 for size in sizes) or config["scales"] > MOST_SCALES:
+        return -1
+    return 2 * math.prod(config["shape"]) + config["scales"] * config["transforms"] * layer
 
 
+MOST_SCALES = 32
 LEAST_NUMBERS = {"ELF": _least_of_table, "ImageELF": _least_of_images}
 
 
@@ -233,7 +235,7 @@ def _check_size(path: Path, least_of: Callable[[dict[str, Any]], int], config: d
     """That the file holds as many numbers as such a flow has at least, before one is built."""
     try:
         fits = 0 <= least_of(config) <= numbers
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"path must be a model saved by elflow, got {path} with a damaged header: {error}") from None
     if not fits:
         raise ValueError(f"path must be a model saved by elflow, got {path}, whose parts do not fit: {numbers} numbers")

@@ -349,12 +349,17 @@ def test_wrong_arguments(folder, tmp_path, monkeypatch, arguments, message):
     assert os.listdir(tmp_path) == []
 
 
+def test_small_images_may_have_all_levels(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", x=pictures(levels=256)[0])
+    assert "256 levels" in succeeds("fit-images", "data.npz", "-o", "m.elf", *QUICK)[0]
+
+
 @pytest.mark.parametrize(
     ("arrays", "options", "message"),
     [
         ({"x": pictures()[0] / 16}, [], "must hold integers from 0 to 255, got float64: save it as"),
         ({"x": pictures(4)[0]}, [], "there must be at least 5 images, got 4"),
-        ({"x": pictures(levels=256)[0]}, [], "--levels must be more than the greatest pixel of"),
         ({"x": pictures()[0], "y": np.arange(40) - 1}, ["--classes"], "labels that count classes, from 0 on"),
         ({"x": pictures()[0], "y": np.full(40, 40)}, ["--classes"], "for --classes, got 40 to 40"),
         ({"x": pictures(channels=4)[0]}, ["--samples", "pictures"], "images of 4 channels cannot be in a picture"),

@@ -209,14 +209,28 @@ def test_shapes_and_dtypes(tmp_path, saved, expected):
     assert equal(read_images(tmp_path / "x.npy"), expected)
 
 
-def test_imagenet_counts_from_one(tmp_path):
+def test_labels_are_as_in_the_file(tmp_path):
     x, file = pixels(3, 3072), tmp_path / "val_data.npz"
-    np.savez(file, data=x, labels=[1, 1000, 7], mean=x.mean(0))
-    assert equal(read_images(file), x.reshape(3, 3, 32, 32), [0, 999, 6])
-    np.savez(file, data=x, labels=[1, 1000, 0])  # no, it does not
-    assert equal(read_images(file), x.reshape(3, 3, 32, 32), [1, 1000, 0])
-    np.savez(file, x=x, y=[1, 1000, 7])
+    np.savez(file, data=x, labels=[1, 1000, 7], mean=x.mean(0))  # as the downsampled ImageNet's
     assert equal(read_images(file), x.reshape(3, 3, 32, 32), [1, 1000, 7])
+
+
+def test_a_part_is_not_a_class(tmp_path):
+    for part in "train", "val":
+        (tmp_path / part).mkdir()
+        save(tmp_path / part / "a.png", pixels(4, 4))
+    with pytest.raises(ValueError, match=r"must have folders train and test if it has train: pass .*train to read it"):
+        read_images(tmp_path)
+    assert read_images(tmp_path / "val").x.shape == (1, 1, 4, 4)
+
+
+def test_photographs_stand_upright(tmp_path):
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    Image.fromarray(pixels(8, 16, 3)).save(tmp_path / "a.jpg", exif=exif)
+    assert read_images(tmp_path).x.shape == (1, 3, 16, 8)
 
 
 @pytest.mark.parametrize(
@@ -227,10 +241,12 @@ def test_imagenet_counts_from_one(tmp_path):
         ({"x": np.full((2, 4, 4), "a")}, r"must hold integers from 0 to 255, got <U1"),
         ({"x": np.full((2, 4, 4), 256)}, r"x of .* must hold integers from 0 to 255, got values from 256 to 256"),
         ({"x": np.full((2, 4, 4), -1)}, r"must hold integers from 0 to 255, got values from -1 to -1"),
-        ({"x": pixels(5)}, r"x of .* must have the shape \(N, H, W\), .* of square images, got \(5,\)"),
-        ({"x": pixels(5, 10)}, r"of square images, got \(5, 10\)"),
+        ({"x": pixels(5)}, r"x of .* must have the shape \(N, H, W\), .* of square images, .* got \(5,\)"),
+        ({"x": pixels(5, 10)}, r"of square images, .* got \(5, 10\)"),
         ({"x": pixels(5, 8, 8, 2)}, r"with C one of \(1, 3, 4\), .* got \(5, 8, 8, 2\)"),
         ({"x": pixels(5, 8, 8, 8)}, r"got \(5, 8, 8, 8\)"),
+        ({"x": pixels(5, 3, 8, 4)}, r"not be in doubt, got \(5, 3, 8, 4\)"),
+        ({"x": pixels(64, 64)}, r"not be in doubt, got \(64, 64\)"),
         ({"x": pixels(1, 1, 1, 1, 1)}, r"got \(1, 1, 1, 1, 1\)"),
         ({"x": pixels(0, 4, 4)}, r"data.npz must hold images with at least one pixel, got the shape \(0, 1, 4, 4\)"),
         ({"x": np.empty((0, 4, 4))}, r"got float64"),

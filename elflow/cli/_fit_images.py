@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -95,6 +94,8 @@ def fit_images(
     _check_folder(samples, data)
     checkpoint = checkpoint_of(output, resume)
 
+    from dataclasses import replace
+
     from elflow.data.images import read_images
     from elflow.training import fit
 
@@ -103,9 +104,11 @@ def fit_images(
     name = preset or _usual_preset(images.x)
     changes = {"levels": levels, "classes": _classes(images, data) if classes else None}
     flow, recipe = _built(name, scale, images, data, changes | {"dequantization": dequantization}, seed)
+    if max_steps is not None and limit is None:
+        recipe = replace(recipe, time_limit=None)  # who counts steps does not mean the preset's minutes
     recipe = _changed(recipe, max_steps=max_steps, time_limit=limit)
     rows, kept = _parts(images, flow.classes, held_out, seed)
-    after_round = None if samples is None else _pictures(samples, samples_every, flow, seed)
+    after_round = None if samples is None else _pictures(samples, samples_every, recipe.round_steps, flow, seed)
     fingerprint = _fingerprint(images, flow, recipe, kept.length, seed)
     if resume and not checkpoint.exists():
         if _is_complete(output, fingerprint, limit):
@@ -181,9 +184,11 @@ def _built(name: str, scale: str, images: Any, data: Path, changes: dict[str, An
             f"{by(height, width)}: try --size {fitting}"
         )
     given = {key: value for key, value in changes.items() if value is not None}
-    levels, most = given.get("levels", found.flow["levels"]), int(images.x.max())
-    if most >= levels:
-        raise ValueError(f"--levels must be more than the greatest pixel of {data}, {most}, got {levels}")
+    most = int(images.x.max())
+    if "levels" not in given and most >= found.flow["levels"]:
+        given["levels"] = 256
+    if most >= given.get("levels", 256):
+        raise ValueError(f"--levels must be more than the greatest pixel of {data}, {most}, got {given['levels']}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return found.build(shape=tuple(images.x.shape[1:]), **given), found.recipe
@@ -212,7 +217,9 @@ def _parts(images: Any, classes: int, held_out: int | None, seed: int) -> tuple[
     return rows.take(order[number:]), rows.take(order[:number])  # mixed: the first of them set the ActNorms
 
 
-def _pictures(folder: Path, every: int, flow: Any, seed: int) -> Callable[[Any, dict[str, float]], None]:
+def _pictures(
+    folder: Path, every: int, round_steps: int, flow: Any, seed: int
+) -> Callable[[Any, dict[str, float]], None]:
     """What draws samples, the same noise each time, so that they are seen to become better."""
     from elflow.data.grids import write_grid
 
@@ -222,10 +229,9 @@ def _pictures(folder: Path, every: int, flow: Any, seed: int) -> Callable[[Any, 
     columns = _images.class_columns(flow.classes)
     number = SHOWN if columns is None else -(-SHOWN // columns) * columns
     labels = _images.in_turn(number, flow.classes)
-    rounds = count(1)
 
     def draw(averaged: Any, entry: dict[str, float]) -> None:
-        if next(rounds) % every == 0:
+        if -(-int(entry["step"]) // round_steps) % every == 0:  # by steps, as a training may go on from any round
             images, _ = drawn(averaged, number, labels, "exact", seed)
             write_grid(images, folder / f"step-{int(entry['step']):06}.png", columns, flow.levels)
 

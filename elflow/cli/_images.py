@@ -75,7 +75,7 @@ def load_image_flow(path: Path) -> Any:
     return model
 
 
-def check_images(flow: Any, images: Any, data: Path) -> Any:
+def labels_for(flow: Any, images: Any, data: Path) -> Any:
     """The labels that a flow is to be given with images, or None, if it can be given these images at all."""
     shape, found = flow.shape, tuple(images.x.shape[1:])
     if found != shape:

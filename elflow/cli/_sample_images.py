@@ -72,7 +72,7 @@ def sample_images(
     show(
         [
             ("images", f"{number:,}"),
-            ("network calls", f"{sum(info.calls):,} in {len(info.calls)} layers"),
+            ("network calls", f"{sum(info.calls):,} for each image, in {len(info.calls)} layers"),
             ("residual", f"{info.residual:.2g}"),
             ("time", duration(seconds)),
             ("written to", str(output)),

@@ -55,7 +55,7 @@ def score_images(
     flow = _images.load_image_flow(model)
     use_threads(threads)
     images = read_images(data, split, resized)
-    given = _images.check_images(flow, images, data)
+    given = _images.labels_for(flow, images, data)
     count = len(images.x) if limit is None else min(limit, len(images.x))
     x, labels = images.x[:count], None if images.labels is None else images.labels[:count].numpy()
     done: list[Any] = []

@@ -58,6 +58,8 @@ def load_trained(path: Path) -> Trained | None:
     from elflow.serialization import read_notes
 
     try:
-        return Trained(**read_notes(path)[KEY])
-    except (LookupError, TypeError):
+        found = Trained(**read_notes(path)[KEY])
+        _ = found.how, found.held_out  # which fail for what is no number
+    except (LookupError, TypeError, ValueError):
         return None
+    return found

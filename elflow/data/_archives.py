@@ -124,9 +124,6 @@ def read_numpy(path: Path, split: str | None) -> Arrays:
     if y is None:
         return images, None
     labels = _as_labels(f"{y_name} of {path}", y)
-    downsampled_imagenet = (x_name, y_name) == ("data", "labels") and x.ndim == 2 and images.shape[1] == 3
-    if downsampled_imagenet and labels.size and labels.min() > 0:
-        labels = labels - 1
     return images, labels
 
 
@@ -153,7 +150,7 @@ def _spelled(names: Iterable[str], part: str | None) -> list[str]:
 
 def _as_images(name: str, a: np.ndarray) -> np.ndarray:
     a = _as_bytes(name, a)
-    if a.ndim == 2:
+    if a.ndim == 2 and a.shape[0] != a.shape[1]:  # one picture would otherwise be many small ones
         for channels in (1, 3):  # a number of pixels is one side squared, or three times that, and never both
             side = math.isqrt(a.shape[1] // channels)
             if channels * side**2 == a.shape[1]:
@@ -163,14 +160,15 @@ def _as_images(name: str, a: np.ndarray) -> np.ndarray:
     elif a.ndim == 4:
         first, last = a.shape[1] in CHANNELS, a.shape[3] in CHANNELS
         if first and last:  # tiny images: what makes them square is right
-            first = a.shape[2] == a.shape[3] and a.shape[1] != a.shape[2]
+            square = a.shape[2] == a.shape[3], a.shape[1] == a.shape[2]
+            first, last = (square[0] and not square[1]), square[1]
         if first:
             return a
         if last:
             return np.moveaxis(a, 3, 1)
     raise ValueError(
         f"{name} must have the shape (N, H, W), (N, H, W, C) or (N, C, H, W) with C one of {CHANNELS}, or (N, pixels) "
-        f"of square images, got {a.shape}"
+        f"of square images, and not be in doubt, got {a.shape}"
     )
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Images", "read_images"]
 
 SPLITS = ("train", "test")
+PARTS = (*SPLITS, "val", "valid", "validation")
+"""Folders that hold a part of the data, and are not classes."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
 """What Pillow may take a file for, whatever its name: no formats that call other programs."""
@@ -70,8 +72,7 @@ def read_images(path: str | os.PathLike[str], split: str | None = None, size: Se
       also those of grey GIFs; transparency is dropped; of 16 bits the upper 8 are kept, and of an animation the first
       picture.
 
-    Labels are as they are in the file. Only those of the downsampled ImageNet (arrays `data` and `labels`, with rows of
-    pixels in three planes, and no label 0) count from 1, and become one less.
+    Labels are as they are in the file: those of the downsampled ImageNet count from 1.
 
     Arguments:
         path: A file or a folder.
@@ -130,6 +131,8 @@ def _read_pictures(folder: Path, split: str | None, size: Sequence[int] | None) 
     if all((folder / part).is_dir() for part in SPLITS):
         folder = folder / (split or "train")
     else:
+        if part := next((folder / name for name in PARTS if (folder / name).is_dir()), None):
+            raise ValueError(f"{folder} must have folders train and test if it has {part.name}: pass {part} to read it")
         check_undivided(folder, split)
     files = _pictures(folder)
     classes = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
@@ -184,8 +187,10 @@ def _stacked(files: Sequence[Path], size: Sequence[int] | None) -> np.ndarray:
 def _picture(file: Path, size: Sequence[int] | None) -> np.ndarray:
     """One picture, `(C, H, W)`."""
     from PIL import Image
+    from PIL.ImageOps import exif_transpose  # cameras turn pictures by a note in the file
 
     with readable(file), Image.open(file, formats=FORMATS) as opened:
+        exif_transpose(opened, in_place=True)
         picture = _plain(opened)
         a = np.asarray(picture if size is None else _fitted(picture, size))
     return a[None] if a.ndim == 2 else np.moveaxis(a, 2, 0)

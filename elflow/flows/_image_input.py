@@ -37,8 +37,7 @@ def check_shape(shape: Sequence[int], scales: int, channels: int) -> tuple[int, 
 
 def check_images(x: Any, shape: tuple[int, int, int], levels: int, device: torch.device) -> Tensor:
     """Images as vectors of levels, int64 `(N, features)`: channel after channel of one pixel after the other."""
-    if isinstance(x, np.ndarray) and x.dtype.kind in "iubf":
-        x = torch.from_numpy(np.ascontiguousarray(x))
+    x = _as_tensor(x)
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a tensor or an array of integers, got {type(x).__name__}")
     if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
@@ -58,6 +57,18 @@ def check_images(x: Any, shape: tuple[int, int, int], levels: int, device: torch
                 "as the images have, or divide them"
             )
     return x.to(device).permute(0, 2, 3, 1).flatten(1).long()
+
+
+def _as_tensor(x: Any) -> Any:
+    """Arrays of numbers as tensors. Unsigned integers become signed: of the larger ones torch knows no order."""
+    if isinstance(x, np.ndarray) and x.dtype.kind in "iubf":
+        if x.dtype.kind == "u":
+            x = np.minimum(x.astype(np.uint64), np.uint64(2**31 - 1)).astype(np.int64)
+        return torch.from_numpy(np.array(x, dtype=x.dtype.newbyteorder("=")))
+    if isinstance(x, Tensor) and x.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        signed = x.long()
+        return torch.where(signed < 0, 2**31 - 1, signed)
+    return x
 
 
 def _hint(found: tuple[int, ...], shape: tuple[int, int, int]) -> str:
@@ -81,7 +92,7 @@ def condition(c: Any, n: int, classes: int, context: int, dtype: torch.dtype, de
         return one_hot(_labels(c, n, classes).to(device), classes).to(dtype)
     if c is None:
         raise ValueError(f"c must be a context of {context} features, got None")
-    c = torch.as_tensor(c)
+    c = torch.as_tensor(_as_tensor(c))
     check_rows("c", c, context, "context feature")
     return _one_each("c", c, n, 1).to(dtype=dtype, device=device)
 
@@ -89,7 +100,7 @@ def condition(c: Any, n: int, classes: int, context: int, dtype: torch.dtype, de
 def _labels(c: Any, n: int, classes: int) -> Tensor:
     if c is None:
         raise ValueError(f"c must be classes from 0 to {classes - 1}, got None")
-    labels = torch.as_tensor(c)
+    labels = torch.as_tensor(_as_tensor(c))
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(f"c must be classes, integers from 0 to {classes - 1}, got {labels.dtype}")
     if labels.ndim > 1:

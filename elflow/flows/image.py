@@ -15,6 +15,7 @@ from elflow._checks import check_activation, check_bound, check_choice, check_co
 from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.flows._image_input import check_images, check_shape, condition
 from elflow.flows._progress import settling
+from elflow.flows.layered import look_again
 from elflow.flows.levels import Levels
 from elflow.flows.multiscale import ConvolutionalELFTransform, MultiscaleELF
 from elflow.flows.noise import DEQUANTIZATIONS, ImageNoise
@@ -27,8 +28,6 @@ START = 512
 """How many images set the ActNorms."""
 AT_ONCE = 2**18
 """How many numbers are scored at a time where no gradients are needed."""
-SMALLEST = 2.0**-53
-"""How close to the edge of its cell a point may lie."""
 
 
 class ImageELF(nn.Module):
@@ -87,24 +86,25 @@ class ImageELF(nn.Module):
         check_bound(bound)
         check_activation(activation)
         check_choice("dequantization", dequantization, DEQUANTIZATIONS)
-        self.shape = check_shape(shape, check_count("scales", scales), check_count("channels", channels))
-        self.classes = check_count("classes", classes, least=0)
-        self.context = check_count("context", context, least=0)
-        if classes and context:
-            raise ValueError(f"classes and context cannot both be given, got classes={classes}, context={context}")
         sizes: dict[str, Any] = {
             "units": check_count("units", units),
-            "channels": channels,
+            "channels": check_count("channels", channels),
             "blocks": check_count("blocks", blocks),
-            "bound": bound,
+            "bound": float(bound),
             "activation": activation,
         }
-        check_count("transforms", transforms)
-        self.cells = Levels(check_count("levels", levels, least=2), warp)
+        scales, transforms = check_count("scales", scales), check_count("transforms", transforms)
+        levels = check_count("levels", levels, least=2)
+        self.shape = check_shape(shape, scales, sizes["channels"])
+        self.classes = classes = check_count("classes", classes, least=0)
+        self.context = context = check_count("context", context, least=0)
+        if classes and context:
+            raise ValueError(f"classes and context cannot both be given, got classes={classes}, context={context}")
+        self.cells = Levels(levels, warp)
         self.flow = MultiscaleELF(self.shape, classes or context, scales, transforms, **sizes)
         self.noise = ImageNoise(self.shape, levels, **sizes) if dequantization == "variational" else None
         self._initialized = False
-        self.register_load_state_dict_post_hook(_look_again)
+        self.register_load_state_dict_post_hook(look_again)
         self.config = {
             "shape": list(self.shape),
             "levels": levels,
@@ -145,7 +145,7 @@ class ImageELF(nn.Module):
         """Sets what is taken from the first data and is not set yet: the widths of cells, and the ActNorms.
 
         Arguments:
-            x: Images, integers `(N, channels, height, width)`; the ActNorms see the first 512.
+            x: Images, integers `(N, channels, height, width)`; the ActNorms see 512 of them.
             c: Their classes `(N,)` or vectors `(N, context)`; None for a flow without either.
         """
         norms = [bool(module.initialized) for module in self.modules() if isinstance(module, ActNorm)]
@@ -155,7 +155,8 @@ class ImageELF(nn.Module):
         levels = self._levels(x)
         condition = self._condition(c, len(levels))
         self.cells.initialize(levels)
-        levels, condition = levels[:START], None if condition is None else condition[:START]
+        some = slice(None, None, max(1, len(levels) // START))  # from all over: the first may be of one class
+        levels, condition = levels[some][:START], None if condition is None else condition[some][:START]
         if self.noise is not None:
             self.noise.initialize(levels)
         self.flow.initialize(self._dequantized(levels)[0], condition)
@@ -189,10 +190,7 @@ class ImageELF(nn.Module):
         """
         levels = self._levels(x)
         parts = self._parts(levels, self._condition(c, len(levels)), check_count("samples", samples))
-        bounds = [
-            self._bound(part.repeat(samples, 1), None if c is None else c.repeat(samples, 1)) for part, c in parts
-        ]
-        nats = torch.cat([bound.view(samples, -1).logsumexp(0) for bound in bounds]) - math.log(samples)
+        nats = torch.cat([self._average(*part, samples) for part in parts])
         return -nats / (self.flow.features * math.log(2))
 
     def sample(
@@ -218,7 +216,7 @@ class ImageELF(nn.Module):
             Images, uint8 `(n, channels, height, width)`; with `return_info` also an `InverseInfo`, whose `calls` are
             the evaluations of each layer's hypernetwork.
         """
-        z = torch.randn(check_count("n", n), self.flow.features, dtype=self.dtype, device=self.device)
+        z = torch.randn(check_count("n", n, least=0), self.flow.features, dtype=self.dtype, device=self.device)
         return self.decode(z, c, method, tol, progress, return_info)
 
     @torch.no_grad()
@@ -271,8 +269,19 @@ class ImageELF(nn.Module):
         bounds = []
         for part, context in parts:
             y, extra = self._dequantized(part)
-            bounds.append(self.flow(context).log_prob(y) + extra)
+            likelihood = self.flow(context)
+            likelihood.before = None  # only `initialize` may set the ActNorms, together with the cells
+            bounds.append(likelihood.log_prob(y) + extra)
         return torch.cat(bounds)
+
+    def _average(self, levels: Tensor, c: Tensor | None, samples: int) -> Tensor:
+        """The logarithm of the mean of what so many bounds of each image's probability say."""
+        at_once = max(1, AT_ONCE // (self.flow.features * max(1, len(levels))))
+        sums = []
+        for copies in [min(at_once, samples - done) for done in range(0, samples, at_once)]:
+            bound = self._bound(levels.repeat(copies, 1), None if c is None else c.repeat(copies, 1))
+            sums.append(bound.view(copies, len(levels)).logsumexp(0))
+        return torch.stack(sums).logsumexp(0) - math.log(samples)
 
     def _parts(self, levels: Tensor, c: Tensor | None, copies: int = 1) -> list[tuple[Tensor, Tensor | None]]:
         """Some images at a time with the context of each, as many as may be scored at once in so many copies."""
@@ -283,7 +292,7 @@ class ImageELF(nn.Module):
     def _dequantized(self, levels: Tensor) -> tuple[Tensor, Tensor]:
         """Real numbers y in the cells of levels, and what to add to their log-density for a bound of the image's."""
         if self.noise is None:
-            u = torch.rand(levels.shape, dtype=torch.double, device=levels.device).clamp(min=SMALLEST)
+            u = torch.rand(levels.shape, dtype=torch.double, device=levels.device)
             y, log_volume = self.cells.place(levels, u, 1 - u)
             return y.to(self.dtype), log_volume.to(self.dtype)
         u, rest, log_q = self.noise(levels)
@@ -295,18 +304,21 @@ class ImageDistribution(Distribution):
     """What an `ImageELF` says of images under a context."""
 
     def __init__(self, model: ImageELF, c: Any) -> None:
-        super().__init__(event_shape=Size(model.shape), validate_args=False)
         self.model = model
-        self.c = c
+        self.c = None if c is None else torch.as_tensor(c)
+        batch = Size() if self.c is None else self.c.shape[: self.c.ndim - bool(model.context)]
+        super().__init__(batch, Size(model.shape), validate_args=False)
 
     def log_prob(self, x: Any) -> Tensor:
         """As `ImageELF.log_prob`."""
         return self.model.log_prob(x, self.c)
 
     def sample(self, sample_shape: Size | Sequence[int] = ()) -> Tensor:
-        """Images, uint8 `(*sample_shape, channels, height, width)`, under one context."""
-        return self.model.sample(math.prod(sample_shape), self.c).reshape(*sample_shape, *self.model.shape)
-
-
-def _look_again(model: ImageELF, _: object) -> None:
-    model._initialized = False
+        """Images, uint8 `(*sample_shape, *batch, channels, height, width)`."""
+        if isinstance(sample_shape, int):
+            raise TypeError(f"sample_shape must be a tuple, got {sample_shape}: write ({sample_shape},)")
+        shape, c = Size([*sample_shape, *self.batch_shape]), self.c
+        if c is not None and self.batch_shape:
+            event = c.shape[len(self.batch_shape) :]
+            c = c.expand(*shape, *event).reshape(-1, *event)
+        return self.model.sample(shape.numel(), c).reshape(*shape, *self.model.shape)

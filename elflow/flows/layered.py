@@ -18,7 +18,7 @@ from elflow.kernels._contract import under_transform
 from elflow.nn import ActNorm
 from elflow.transforms import StackTransform, invert, warn
 
-__all__ = ["LayeredFlow"]
+__all__ = ["LayeredFlow", "look_again"]
 
 
 class LayeredFlow(Flow):
@@ -36,7 +36,7 @@ class LayeredFlow(Flow):
         self.features = features
         self.context = context
         self._initialized = False  # what the ActNorms' buffers say: torch.compile can guard on it
-        self.register_load_state_dict_post_hook(_look_again)
+        self.register_load_state_dict_post_hook(look_again)
 
     def forward(self, c: Tensor | None = None) -> FlowDistribution:
         """The distribution p(x | c).
@@ -132,5 +132,6 @@ class LazyStack(LazyComposedTransform):
         return StackTransform([t(c) for t in self.transforms])
 
 
-def _look_again(flow: LayeredFlow, _: object) -> None:
+def look_again(flow: Any, _: object) -> None:
+    """After a state was loaded, what a flow knows of its ActNorms is to be found out anew."""
     flow._initialized = False

@@ -10,6 +10,8 @@ from elflow._checks import check_choice
 __all__ = ["Levels"]
 
 WARPS = ["none", "zeros", "histogram"]
+SMALLEST = 1e-30
+"""How close to 0 and 1 a point may lie."""
 LEAST = 0.01
 """The part of (0, 1) that all levels share alike, so that none has a cell too narrow for single precision."""
 
@@ -72,7 +74,7 @@ class Levels(nn.Module):
         """
         low, high = self._edges()
         below, width, above = low[x], (high - low)[x], (1 - high)[x]
-        log_f, log_g = (below + width * u).log(), (above + width * rest).log()
+        log_f, log_g = ((edge + width * part).clamp(min=SMALLEST).log() for edge, part in ((below, u), (above, rest)))
         y, log_volume = log_f - log_g, width.log() - log_f - log_g
         return y.to(u.dtype), log_volume.sum(-1).to(u.dtype)
 

@@ -17,8 +17,6 @@ FEATURES = 32
 """Channels of what the noise sees of an image."""
 BLOCKS = 4
 TRANSFORMS = 2
-SMALLEST = 1e-30
-"""How close to the edge of its cell a point may lie."""
 
 
 class ImageNoise(nn.Module):
@@ -54,8 +52,7 @@ class ImageNoise(nn.Module):
         v, ladj = self.flow.transform(seen).call_and_ladj(normal)
         # du/dv is the normal density of v, so that both densities lose their constants.
         log_q = ((v**2 - normal**2) / 2).sum(-1) - ladj
-        u, rest = (torch.special.ndtr(side * v.double()).clamp(min=SMALLEST) for side in (1, -1))
-        return u, rest, log_q
+        return torch.special.ndtr(v.double()), torch.special.ndtr(-v.double()), log_q
 
     @torch.no_grad()
     def initialize(self, x: Tensor) -> None:
@@ -68,7 +65,7 @@ class ImageNoise(nn.Module):
         channels, height, width = self.shape
         scaled = x.to(self.flow.dtype) * (2 / (self.levels - 1)) - 1
         images = scaled.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
-        return self.features(images).permute(0, 2, 3, 1).reshape(len(x), -1)
+        return self.features(images).permute(0, 2, 3, 1).flatten(1)
 
 
 class _Residual(nn.Module):

@@ -26,8 +26,8 @@ PAPER = Recipe(
     least_rate=2e-4,
 )
 """How the paper trains: 100 steps of warming up, and after 100,000 a slow decay."""
-CPU = replace(PAPER, rate=4e-3, batch_size=32, max_steps=20_000, round_steps=100, decay=0.998, hold=2_000, gamma=0.9996)
-"""The same with a larger rate and smaller batches, for some thousand steps instead of some hundred thousand."""
+CPU = replace(PAPER, rate=4e-3, batch_size=32, time_limit=600.0, round_steps=100, decay=0.998, hold=2_000, gamma=0.9996)
+"""The same with a larger rate and smaller batches, for ten minutes unless more are given."""
 
 CPU_SIZES: dict[str, Any] = {"units": 16, "channels": 16, "blocks": 2}
 
@@ -40,7 +40,7 @@ class Preset:
         >>> small = preset("mnist", scale="cpu")
         >>> img = small.build(classes=10)
         >>> img.shape, img.classes, small.recipe.batch_size
-        ((1, 28, 28), 10, 64)
+        ((1, 28, 28), 10, 32)
     """
 
     flow: dict[str, Any]
@@ -101,6 +101,6 @@ def preset(name: str, scale: str = "paper") -> Preset:
     check_choice("scale", scale, SCALES)
     flow, (parameters, parameters_cpu) = _MODELS[name], _PARAMETERS[name]
     if scale == "paper":
-        return Preset(flow, PAPER, parameters)
+        return Preset(dict(flow), PAPER, parameters)
     warp = "histogram" if flow["shape"][0] == 1 else "none"
     return Preset(flow | CPU_SIZES | {"warp": warp}, CPU, parameters_cpu)

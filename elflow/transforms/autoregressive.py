@@ -152,7 +152,7 @@ class AutoregressiveTransform(Transform):
         self, y: Tensor, context: Tensor | None, step: Step, limit: int, tol: float, settled: Settled
     ) -> tuple[Tensor, InverseInfo]:
         """Sweeps over rows `(n, features)` until all have settled, at most to the limit."""
-        result, residuals = y.clone(), y.new_zeros(len(y))
+        given, result, residuals = (y, context), y.clone(), y.new_zeros(len(y))
         x = y if self.start is None else self.start(y)
         rows = torch.arange(len(y), device=y.device)  # those that have not settled
         done, error = 0, y.new_zeros(len(y))  # the first so many coordinates are final, with this residual at most
@@ -181,6 +181,9 @@ class AutoregressiveTransform(Transform):
             error = torch.maximum(error, residual[:, :more].amax(-1)) if more else error
             x, done = torch.cat([x[:, : done + more], new[:, more:]], -1), done + more
             maps, calls = self.maps(x, context, done) if done else self.maps(x, context), calls + 1
+        if done:  # what was left out may have been rounded in another way: what is said of x is of the whole
+            y, context = given
+            residuals, calls = relative(self.maps(result, context)(result) - y, result, y).amax(-1), calls + 1
         greatest = largest([0.0, *residuals.tolist()])
         return result, InverseInfo((sweep,), (calls,), greatest, greatest <= tol)
 
