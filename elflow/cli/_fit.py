@@ -11,7 +11,19 @@ import typer
 from elflow.cli._interrupted import checkpoint_of, keeping
 from elflow.cli._mean import Mean
 from elflow.cli._models import check_output, described, use_threads, why_stopped
-from elflow.cli._options import Data, Missing, Seed, Threads, column_options, seconds
+from elflow.cli._options import (
+    Data,
+    Log,
+    MaxSteps,
+    Missing,
+    Quiet,
+    Resume,
+    Seed,
+    Threads,
+    TimeLimit,
+    column_options,
+    seconds,
+)
 from elflow.cli._terminal import duration, is_terminal, note, show, show_columns
 
 MOST_HELD_OUT = 10_000
@@ -48,18 +60,14 @@ def fit(
     dequantization: Annotated[
         Literal["uniform", "variational"], typer.Option(help="How integers and categories become continuous.")
     ] = "uniform",
-    time_limit: Annotated[
-        str | None, typer.Option(help="For how long to train: 90s, 10m, 1h30m.", show_default=False)
-    ] = None,
-    max_steps: Annotated[int | None, typer.Option(help="The most training steps.", min=1, show_default=False)] = None,
+    time_limit: TimeLimit = None,
+    max_steps: MaxSteps = None,
     validation: Annotated[float, typer.Option(help="The share of rows that is held out.")] = 0.1,
     seed: Seed = 0,
     threads: Threads = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted.")] = False,
-    log: Annotated[
-        Path | None, typer.Option(help="A folder for logs as CSV and for TensorBoard.", show_default=False)
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    resume: Resume = False,
+    log: Log = None,
+    quiet: Quiet = False,
 ) -> None:
     """Fits a density to a table.
 

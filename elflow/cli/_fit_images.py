@@ -13,7 +13,7 @@ from elflow.cli import _images
 from elflow.cli._images import ImageData, ImageSeed, Size, Split, by
 from elflow.cli._interrupted import checkpoint_of, keeping
 from elflow.cli._models import check_output, use_threads
-from elflow.cli._options import Threads, seconds
+from elflow.cli._options import Log, MaxSteps, Quiet, Resume, Threads, TimeLimit, seconds
 from elflow.cli._sample_images import drawn
 from elflow.cli._terminal import is_terminal, note, show
 from elflow.cli._trained import Trained, load_trained, save_trained
@@ -57,10 +57,8 @@ def fit_images(
         Literal["uniform", "variational"] | None,
         typer.Option(help="How pixels become continuous; as the preset has it by default.", show_default=False),
     ] = None,
-    time_limit: Annotated[
-        str | None, typer.Option(help="For how long to train: 90s, 10m, 1h30m.", show_default=False)
-    ] = None,
-    max_steps: Annotated[int | None, typer.Option(help="The most training steps.", min=1, show_default=False)] = None,
+    time_limit: TimeLimit = None,
+    max_steps: MaxSteps = None,
     held_out: Annotated[
         int | None,
         typer.Option(
@@ -73,11 +71,9 @@ def fit_images(
     samples_every: Annotated[int, typer.Option(help="After how many rounds each is drawn.", min=1)] = 1,
     seed: ImageSeed = 0,
     threads: Threads = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted.")] = False,
-    log: Annotated[
-        Path | None, typer.Option(help="A folder for logs as CSV and for TensorBoard.", show_default=False)
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    resume: Resume = False,
+    log: Log = None,
+    quiet: Quiet = False,
 ) -> None:
     """Fits a density to images.
 

@@ -21,6 +21,11 @@ Missing = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(help="How many threads compute.", min=1, show_default=False)]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
+TimeLimit = Annotated[str | None, typer.Option(help="For how long to train: 90s, 10m, 1h30m.", show_default=False)]
+MaxSteps = Annotated[int | None, typer.Option(help="The most training steps.", min=1, show_default=False)]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted.")]
+Log = Annotated[Path | None, typer.Option(help="A folder for logs as CSV and for TensorBoard.", show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
