@@ -82,7 +82,8 @@ def fit_images(
     elflow fit-images mnist -o mnist.elf --classes --samples pictures
     elflow fit-images photos -o photos.elf --size 32x32 --preset cifar10-small
 
-    After a crash or Ctrl-C, the same command with --resume goes on where it was.
+    At the scale of CPUs it trains for ten minutes, unless --time-limit or --max-steps says otherwise. After a crash or
+    Ctrl-C, the same command with --resume goes on where it was.
     """
     limit = None if time_limit is None else seconds(time_limit)
     resized = _images.image_size(size)
