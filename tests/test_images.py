@@ -16,7 +16,7 @@ from elflow.activations import RELU
 from elflow.flows.multiscale import MultiscaleELF
 from elflow.nn import ActNorm, ImageHypernetwork, MaskedConvolution
 from elflow.training.presets import PRESETS, SCALES, preset
-from elflow.transforms import invert
+from elflow.transforms import AutoregressiveTransform, RasterTransform, invert
 
 TINY = {"transforms": 2, "units": 6, "channels": 12, "blocks": 1}
 
@@ -73,13 +73,24 @@ def test_nothing_that_happens_to_the_weights_lets_the_future_in():
 
 
 @pytest.mark.parametrize("context", [None, "vector", "image"])
-def test_networks_from_a_row_on_are_those_of_the_whole_image(context):
-    hyper = moved(ImageHypernetwork((2, 9, 3), 3 if context else 0, 4, 6, 1).double(), 0.5)
+def test_networks_row_by_row_are_those_of_the_whole_image(context):
+    hyper = moved(ImageHypernetwork((2, 9, 3), 3 if context else 0, 4, 6, 2).double(), 0.5)
     x = torch.randn(5, 54, dtype=torch.double)
     c = None if context is None else torch.randn(5, 3 if context == "vector" else 81, dtype=torch.double)
-    whole = hyper(x, c)
-    for row in range(9):
-        torch.testing.assert_close(hyper(x, c, row), whole[:, 6 * row :])
+    whole, above = hyper(x, c), torch.zeros(5, 3 * sum(hyper.memories), dtype=torch.double)
+    for i, row in enumerate(x.split(6, dim=-1)):
+        phi, above = hyper.of_row(row, above, c, i)
+        torch.testing.assert_close(phi, whole[:, 6 * i : 6 * (i + 1)])
+
+
+def test_weights_are_only_fixed_inside_the_block():
+    hyper = ImageHypernetwork((1, 3, 3), 0, 4, 6, 1)
+    x = torch.randn(2, 9)
+    before = hyper(x, None)
+    with hyper.fixed():
+        torch.testing.assert_close(hyper(x, None), before)
+    moved(hyper)
+    assert not torch.allclose(hyper(x, None), before)
 
 
 def test_all_networks_see_the_whole_context():
@@ -165,25 +176,22 @@ def test_all_ways_to_invert_agree(method):
     if method == "sequential":
         assert info.calls == (16, 16, 8, 8)  # one for each coordinate; nothing depends on the last
     if method == "exact":
-        assert all(calls <= 1 + most for calls, most in zip(info.calls, (16, 16, 8, 8), strict=True))
+        assert all(calls <= 2 + width for calls, width in zip(info.calls, (4, 4, 4, 4), strict=True))
 
 
-def test_rows_of_pixels_that_are_final_are_left_out():
-    """Looking at them again gives the same images."""
-    flow = moved(MultiscaleELF((1, 12, 4), scales=1, **TINY).double(), 0.1)
-    z = torch.randn(20, 48, dtype=torch.double)
-    lengths = []
-    for module in flow.modules():
-        if isinstance(module, ImageHypernetwork):
-            module.register_forward_hook(lambda _, __, phi: lengths.append(phi.shape[-2]))
-    x, info = flow.inverse(z, return_info=True)
+@pytest.mark.parametrize("context", [0, 2])
+def test_one_row_after_the_other_is_as_good_as_all_at_once(context):
+    flow = moved(MultiscaleELF((1, 12, 4), context, scales=2, **TINY).double())
+    z, c = torch.randn(20, 48, dtype=torch.double), torch.randn(20, context, dtype=torch.double) if context else None
+    x, info = flow.inverse(z, c, return_info=True)
     assert info.converged
-    assert max(lengths) == 48
-    assert min(lengths) < 48
-    whole = flow.transform()
-    for part in whole.transforms:
-        part.transform.block = None
+    whole = flow.transform(c)
+    for head in whole.transforms:
+        if isinstance(head.transform, RasterTransform):
+            head.transform.__class__ = AutoregressiveTransform
     torch.testing.assert_close(x, invert(whole, z)[0], atol=1e-9, rtol=1e-9)
+    alone = torch.cat([flow.inverse(z[[i]], None if c is None else c[[i]]) for i in range(20)])
+    torch.testing.assert_close(x, alone, atol=1e-9, rtol=1e-9)
 
 
 def test_a_progress_bar_ends_full(capsys, monkeypatch):

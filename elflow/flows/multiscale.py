@@ -13,7 +13,7 @@ from elflow.flows.elf import ROW_NUMBERS
 from elflow.flows.layered import LayeredFlow
 from elflow.functional import bump_size
 from elflow.nn import ActNorm, ImageHypernetwork
-from elflow.transforms import AutoregressiveTransform, BumpTransform, HeadTransform
+from elflow.transforms import BumpTransform, HeadTransform, RasterTransform
 
 __all__ = ["ConvolutionalELFTransform", "MultiscaleELF"]
 
@@ -106,20 +106,28 @@ class ConvolutionalELFTransform(LazyTransform):
     def extra_repr(self) -> str:
         return f"units={self.hyper.units}, bound={self.bound}, activation={self.activation.name}"
 
-    def forward(self, c: Tensor | None = None) -> AutoregressiveTransform:
+    def forward(self, c: Tensor | None = None) -> RasterTransform:
         channels, height, width = self.hyper.shape
         size = channels * height * width
-        return AutoregressiveTransform(
+        return RasterTransform(
             self._maps,
             c,
-            sweeps=size,
+            height,
+            width * channels,
+            self._row_maps,
+            sum(self.hyper.memories) * width,
+            self.hyper.fixed,
             rows=max(4, ROW_NUMBERS // (bump_size(self.hyper.units) * size)),
-            block=width * channels,
         )
 
-    def _maps(self, x: Tensor, c: Tensor | None, done: int = 0) -> BumpTransform:
-        channels, _, width = self.hyper.shape
-        phi = self.hyper(x, c, done // (width * channels)).to(x.dtype)  # autocast computes the hypernetwork in less
+    def _maps(self, x: Tensor, c: Tensor | None) -> BumpTransform:
+        return self._bumps(self.hyper(x, c).to(x.dtype))  # autocast computes the hypernetwork in less
+
+    def _row_maps(self, x: Tensor, above: Tensor, c: Tensor | None, i: int) -> tuple[BumpTransform, Tensor]:
+        phi, left = self.hyper.of_row(x, above, c, i)
+        return self._bumps(phi.to(x.dtype)), left.to(x.dtype)
+
+    def _bumps(self, phi: Tensor) -> BumpTransform:
         return BumpTransform(phi, self.hyper.units, self.bound, self.activation)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, pad, relu
@@ -37,6 +40,8 @@ class MaskedConvolution(nn.Module):
     """
 
     position: Tensor
+    fixed: Tensor | None = None
+    """The kernel, as long as it is known not to change."""
 
     def __init__(self, inputs: int, outputs: int, groups: int, size: int = 3, strict: bool = False) -> None:
         super().__init__()
@@ -56,16 +61,21 @@ class MaskedConvolution(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.inputs}, {self.outputs}, kernel={self.rows}x{self.columns}, weights={self.weight.numel()}"
 
-    def forward(self, x: Tensor) -> Tensor:
-        """From `(N, inputs, height, width)` to `(N, outputs, height, width)`."""
+    def forward(self, x: Tensor, above: Tensor | None = None) -> Tensor:
+        """From `(N, inputs, height, width)` to `(N, outputs, height, width)`, where there may be a row above."""
+        kernel = self.kernel() if self.fixed is None else self.fixed
+        if self.rows > 1:
+            x = x if above is None else torch.cat([above, x], dim=2)
+            x = pad(x, (self.columns // 2, self.columns // 2, self.rows - 1 if above is None else 0, 0))
+        return conv2d(x, kernel, self.bias)
+
+    def kernel(self) -> Tensor:
+        """All weights, with zeros where there are none, `(outputs, inputs, rows, columns)`."""
         weight: Tensor = self.weight
         if not self.dense:
             everywhere = weight.new_zeros(self.outputs * self.rows * self.columns * self.inputs)
             weight = everywhere.index_copy(0, self.position, weight)
-        kernel = weight.view(self.outputs, self.rows, self.columns, self.inputs).permute(0, 3, 1, 2)
-        if self.rows > 1:
-            x = pad(x, (self.columns // 2, self.columns // 2, self.rows - 1, 0))
-        return conv2d(x, kernel, self.bias)
+        return weight.view(self.outputs, self.rows, self.columns, self.inputs).permute(0, 3, 1, 2)
 
 
 class Block(nn.Module):
@@ -81,11 +91,16 @@ class Block(nn.Module):
         self.mix = MaskedConvolution(channels, channels, groups, size=1)
         self.widen = MaskedConvolution(channels, 2 * channels, groups)
 
-    def forward(self, x: Tensor, c: Tensor | None) -> Tensor:
-        y = self.narrow(relu(x))
+    def forward(
+        self, x: Tensor, c: Tensor | None, above: Sequence[Tensor | None] = (None, None)
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The output, and what the convolutions that look at the row above have seen."""
+        wide = relu(x)
+        y = self.narrow(wide, above[0])
         if self.context is not None:
             y = y + self.context(c)
-        return x + self.widen(relu(self.mix(relu(y))))
+        slim = relu(self.mix(relu(y)))
+        return x + self.widen(slim, above[1]), [wide, slim]
 
 
 class ImageHypernetwork(nn.Module):
@@ -112,7 +127,7 @@ class ImageHypernetwork(nn.Module):
         self.shape = groups, height, width = shape
         self.context = context
         self.units = units
-        self.reach = 2 * blocks + 1
+        self.channels = channels
         self.first = MaskedConvolution(groups, 2 * channels, groups, strict=True)
         self.row = nn.Parameter(torch.zeros(2 * channels, height, 1))
         self.column = nn.Parameter(torch.zeros(2 * channels, 1, width))
@@ -122,30 +137,76 @@ class ImageHypernetwork(nn.Module):
             self.head.weight.mul_(0.1)
             self.head.bias.copy_(initial_phi(groups, units).flatten())
 
-    def forward(self, x: Tensor, context: Tensor | None, row: int = 0) -> Tensor:
+    def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
         """The networks, `(..., coordinates, bump_size(units))`, for x `(..., coordinates)`.
 
-        The context is `(..., context)`, or an image `(..., height * width * context)`. With a row, the networks of the
-        pixels from that row on.
+        The context is `(..., context)`, or an image `(..., height * width * context)`.
         """
-        above = max(0, row - self.reach)
         batch, c = x.shape[:-1], None
         if context is not None:
             batch = torch.broadcast_shapes(batch, context.shape[:-1])
             x = x.expand(*batch, -1)
-            c = self._image(context.expand(*batch, -1), self.context, above)
-        h = self.first(self._image(x, self.shape[0], above)) + (self.row[:, above:] + self.column)
-        h = h.contiguous(memory_format=torch.channels_last)  # twice as fast on CPUs, and phi need not be copied
-        for block in self.blocks:
-            h = block(h, c)
-        phi = self.head(relu(h[:, :, row - above :])).permute(0, 2, 3, 1)
-        return phi.reshape(*batch, phi.shape[1] * phi.shape[2] * self.shape[0], bump_size(self.units))
+            c = self._image(context.expand(*batch, -1), self.context)
+        phi, _ = self._through(self._image(x, self.shape[0]), c, slice(None), [None] * len(self.memories))
+        return phi.reshape(*batch, x.shape[-1], bump_size(self.units))
 
-    def _image(self, x: Tensor, channels: int, above: int) -> Tensor:
-        """Vectors as images `(N, channels, height, width)` from a row on, or of one pixel if that is all they hold."""
-        if x.shape[-1] == channels:
-            return x.reshape(-1, channels, 1, 1)
-        return x.reshape(-1, *self.shape[1:], channels)[:, above:].permute(0, 3, 1, 2)
+    def of_row(self, x: Tensor, above: Tensor, context: Tensor | None, i: int) -> tuple[Tensor, Tensor]:
+        """The networks of row i of the pixels alone, from what the row above leaves, and what it leaves itself.
+
+        Arguments:
+            x: The row, `(N, width * channels)`.
+            above: What the row above leaves, `(N, memory)`: zeros for the first row.
+            context: As of the whole image.
+            i: Which row it is.
+
+        Returns:
+            The networks, `(N, width * channels, bump_size(units))`, and what the row leaves, `(N, memory)`.
+        """
+        depth, _, width = self.shape
+        rows = slice(i, i + 1)
+        c = None if context is None else self._image(context, self.context)
+        c = c if c is None or c.shape[2] == 1 else c[:, :, rows]
+        parts = above.split([channels * width for channels in self.memories], dim=-1)
+        seen: list[Tensor | None] = [
+            part.reshape(len(x), 1, width, channels).permute(0, 3, 1, 2)
+            for part, channels in zip(parts, self.memories, strict=True)
+        ]
+        phi, seen_here = self._through(x.reshape(-1, 1, width, depth).permute(0, 3, 1, 2), c, rows, seen)
+        left = [part.permute(0, 2, 3, 1).flatten(1) for part in seen_here]
+        return phi.reshape(len(x), width * depth, bump_size(self.units)), torch.cat(left, dim=-1)
+
+    @contextmanager
+    def fixed(self) -> Iterator[None]:
+        """Inside the block the weights do not change, so that many small evaluations need not look at them again."""
+        convolutions = [module for module in self.modules() if isinstance(module, MaskedConvolution)]
+        try:
+            for module in convolutions:
+                module.fixed = module.kernel().detach()
+            yield
+        finally:
+            for module in convolutions:
+                module.fixed = None
+
+    @property
+    def memories(self) -> list[int]:
+        """The channels of all that looks at the row above."""
+        return [self.shape[0], *[2 * self.channels, self.channels] * len(self.blocks)]
+
+    def _through(
+        self, image: Tensor, c: Tensor | None, rows: slice, above: Sequence[Tensor | None]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """phi `(N, height, width, channels * size)`, and what looks at the row above has seen, of some rows."""
+        h, seen = self.first(image, above[0]) + (self.row[:, rows] + self.column), [image]
+        h = h.contiguous(memory_format=torch.channels_last)  # twice as fast on CPUs, and phi need not be copied
+        for number, block in enumerate(self.blocks):
+            h, inside = block(h, c, above[1 + 2 * number : 3 + 2 * number])
+            seen += inside
+        return self.head(relu(h)).permute(0, 2, 3, 1), seen
+
+    def _image(self, x: Tensor, channels: int) -> Tensor:
+        """Vectors as images `(N, channels, height, width)`, or of one pixel if that is all they hold."""
+        height, width = (1, 1) if x.shape[-1] == channels else self.shape[1:]
+        return x.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
 
 
 def _groups(channels: int, groups: int) -> Tensor:

@@ -19,6 +19,7 @@ from elflow.transforms.elementwise import (
     Elementwise,
     ELFTransform,
 )
+from elflow.transforms.raster import RasterTransform
 from elflow.transforms.stack import HeadTransform, StackTransform
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Elementwise",
     "HeadTransform",
     "InverseInfo",
+    "RasterTransform",
     "StackTransform",
     "invert",
     "warn",

@@ -64,8 +64,6 @@ class AutoregressiveTransform(Transform):
         start: The first guess from y `(N, features)`, where there is a better one than y itself.
         rows: How many rows to take at a time where no gradients are needed, so that what the maps hold stays in the
             cache and in memory; None for all.
-        block: If the maps can leave out coordinates that are final, the first so many or a multiple of it: they then
-            take as a third argument how many. Coordinates must become final in the order of the columns.
 
     Example:
         >>> from torch.distributions import AffineTransform
@@ -85,13 +83,12 @@ class AutoregressiveTransform(Transform):
 
     def __init__(
         self,
-        maps: Callable[..., Any],
+        maps: Callable[[Tensor, Tensor | None], Any],
         context: Tensor | None,
         sweeps: int,
         order: Sequence[int] | None = None,
         start: Callable[[Tensor], Tensor] | None = None,
         rows: int | None = None,
-        block: int | None = None,
     ) -> None:
         super().__init__()
         self.maps = maps
@@ -99,8 +96,7 @@ class AutoregressiveTransform(Transform):
         self.sweeps = sweeps
         self.order = order
         self.start = start
-        self.rows = rows
-        self.block = block
+        self.rows = self.rows_swept = rows
 
     def _call(self, x: Tensor) -> Tensor:
         return self.call_and_ladj(x)[0]
@@ -112,19 +108,19 @@ class AutoregressiveTransform(Transform):
         if self.rows is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
             y, ladj = self.maps(x, self.context).call_and_ladj(x)
             return y, ladj.sum(-1)
-        batch, parts = self._row_parts(x)
+        batch, parts = self._row_parts(x, self.rows)
         done = [self.maps(part, c).call_and_ladj(part) for part, c in parts]
         y, ladj = torch.cat([y for y, _ in done]), torch.cat([ladj.sum(-1) for _, ladj in done])
         return y.reshape(*batch, x.shape[-1]), ladj.reshape(batch)
 
-    def _row_parts(self, x: Tensor) -> tuple[Size, list[tuple[Tensor, Tensor | None]]]:
+    def _row_parts(self, x: Tensor, size: int | None) -> tuple[Size, list[tuple[Tensor, Tensor | None]]]:
         """The batch shape, and some rows `(n, features)` at a time with the context `(n, C)` of each."""
         batch, context = x.shape[:-1], self.context
         if context is not None:
             batch = torch.broadcast_shapes(batch, context.shape[:-1])
             context = context.expand(*batch, -1).reshape(-1, context.shape[-1])
         flat = x.expand(*batch, -1).reshape(-1, x.shape[-1])
-        size = self.rows or max(1, len(flat))
+        size = size or max(1, len(flat))
         contexts = [None] * len(flat.split(size)) if context is None else context.split(size)
         return batch, list(zip(flat.split(size), contexts, strict=True))
 
@@ -139,8 +135,8 @@ class AutoregressiveTransform(Transform):
         step, limit = METHODS[method]
         limit = self.sweeps if limit is None else limit
         with torch.no_grad():
-            batch, parts = self._row_parts(y)
-            done = [self._sweep_rows(part, c, step, limit, tol, settled) for part, c in parts]
+            batch, parts = self._row_parts(y, self.rows_swept)
+            done = [self.sweep_rows(part, c, step, limit, tol, settled) for part, c in parts]
             x = torch.cat([x for x, _ in done]).reshape(*batch, y.shape[-1])
         infos = [info for _, info in done]
         worst = largest([info.residual for info in infos])
@@ -148,51 +144,38 @@ class AutoregressiveTransform(Transform):
         converged = worst <= max(tol, torch.finfo(y.dtype).eps ** 0.5)
         return self._attached(x, y), InverseInfo(sweeps, calls, worst, converged)
 
-    def _sweep_rows(
+    def sweep_rows(
         self, y: Tensor, context: Tensor | None, step: Step, limit: int, tol: float, settled: Settled
     ) -> tuple[Tensor, InverseInfo]:
         """Sweeps over rows `(n, features)` until all have settled, at most to the limit."""
-        given, result, residuals = (y, context), y.clone(), y.new_zeros(len(y))
+        result, residuals = y.clone(), y.new_zeros(len(y))
         x = y if self.start is None else self.start(y)
         rows = torch.arange(len(y), device=y.device)  # those that have not settled
-        done, error = 0, y.new_zeros(len(y))  # the first so many coordinates are final, with this residual at most
         order = list(range(y.shape[-1]) if self.order is None else self.order)
         inputs, turns = order[:-1], order[len(order) - self.sweeps :] or order[-1:]
         maps, calls = self.maps(x, context), 1
         for sweep in range(limit + 1):
-            guess, target, turn = x[:, done:], y[:, done:], turns[min(sweep, len(turns) - 1)]
-            new, residual = (None, None) if sweep == limit else step(maps, guess, target, turn)
+            new, residual = (None, None) if sweep == limit else step(maps, x, y, turns[min(sweep, len(turns) - 1)])
             if residual is None:
-                residual = relative(maps(guess) - target, guess, target)
-            worst = torch.maximum(error, residual.amax(-1))
-            result[rows], residuals[rows] = x, worst
-            active = (~(worst <= tol)).nonzero().squeeze(-1)
+                residual = relative(maps(x) - y, x, y)
+            residual = residual.amax(-1)
+            result[rows], residuals[rows] = x, residual
+            active = (~(residual <= tol)).nonzero().squeeze(-1)
             if settled is not None:
                 settled(len(rows) - (0 if new is None else len(active)))
             if new is None or not len(active):
                 break
             if len(active) < len(rows):
-                x, y, rows, new, residual, error = (t[active] for t in (x, y, rows, new, residual, error))
+                x, y, rows = new[active], y[active], rows[active]
                 context = None if context is None else context[active]
-            elif torch.equal(x[:, inputs], torch.cat([x[:, :done], new], -1)[:, inputs]):
-                x = torch.cat([x[:, :done], new], -1)
-                continue
-            more = self._final(residual, tol)
-            error = torch.maximum(error, residual[:, :more].amax(-1)) if more else error
-            x, done = torch.cat([x[:, : done + more], new[:, more:]], -1), done + more
-            maps, calls = self.maps(x, context, done) if done else self.maps(x, context), calls + 1
-        if done:  # what was left out may have been rounded in another way: what is said of x is of the whole
-            y, context = given
-            residuals, calls = relative(self.maps(result, context)(result) - y, result, y).amax(-1), calls + 1
-        greatest = largest([0.0, *residuals.tolist()])
-        return result, InverseInfo((sweep,), (calls,), greatest, greatest <= tol)
-
-    def _final(self, residual: Tensor, tol: float) -> int:
-        """How many more of the first coordinates need not be looked at again: what they depend on is final as well."""
-        if self.block is None:
-            return 0
-        small = int((residual <= tol).all(0).cumprod(0).sum())
-        return min(small, residual.shape[-1] - 1) // self.block * self.block
+            else:
+                same = torch.equal(x[:, inputs], new[:, inputs])
+                x = new
+                if same:
+                    continue
+            maps, calls = self.maps(x, context), calls + 1
+        worst = float(residuals.max()) if len(residuals) else 0.0
+        return result, InverseInfo((sweep,), (calls,), worst, worst <= tol)
 
     def _attached(self, x: Tensor, y: Tensor) -> Tensor:
         """The solution `x` of `f(x) = y`, with its gradients with respect to y and to whatever the maps depend on."""
