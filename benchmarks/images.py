@@ -76,7 +76,9 @@ class Histogram:
     """Each pixel for itself: its levels as often as in the training images, one more of each."""
 
     def __init__(self, x: Tensor, levels: int) -> None:
-        counts = nn.functional.one_hot(x.flatten(1).long(), levels).sum(0) + 1.0
+        pixels = torch.arange(x[0].numel())
+        counts = torch.bincount((x.flatten(1).long() + levels * pixels).flatten(), minlength=levels * len(pixels))
+        counts = counts.view(-1, levels) + 1
         self.log_share = (counts / counts.sum(-1, keepdim=True)).log2()
 
     def bits_per_dim(self, x: Tensor) -> Tensor:
