@@ -34,7 +34,12 @@ from elflow.data.grids import write_grid
 from elflow.data.images import read_images
 from elflow.training import Preset, Recipe, Rows, fit, preset
 
-LABELS = {"uniform": "ELF", "variational": "ELF, variational", "glow": "Glow of normflows"}
+LABELS = {
+    "uniform": "ELF",
+    "variational": "ELF, variational",
+    "glow": "Glow of normflows",
+    "histogram": "histogram of pixels",
+}
 HELD_OUT = {"digits": 150, "mnist": 1_000}
 ROUND_STEPS = {"digits": 50, "mnist": 250}
 GLOW: dict[str, Any] = {"scales": 2, "steps": 8, "hidden_channels": 64}
@@ -163,7 +168,8 @@ def main() -> None:
     found["histogram"] = bits_of(Histogram(x, preset(kind).flow["levels"]), test, given.seed)
     for name, result in found.items():
         how = f", {result['parameters']:,} parameters, {result['steps']:,} steps" if "steps" in result else ""
-        print(f"{name:12} {result['test_bits']:.4f} +- {result['standard_error']:.4f} bits/dim of test images{how}")
+        bits = f"{result['test_bits']:.4f} +- {result['standard_error']:.4f} bits/dim"
+        print(f"{LABELS[name]:20} {bits} of test images, fewer are better{how}")
     settings = {"data": kind, "minutes": given.minutes, "max_steps": given.max_steps, "seed": given.seed}
     output = given.output or RESULTS / f"images_{kind}.json"
     draw(found, given.minutes is None, output.with_suffix(".png"))

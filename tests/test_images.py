@@ -475,6 +475,7 @@ def test_no_images(dequantization):
     [
         ({"shape": (1, 28, 30)}, ValueError, "divisible by 4, got 28 x 30: use scales=2, or pad or crop"),
         ({"shape": (1, 7, 7)}, ValueError, "use scales=1"),
+        ({"shape": (28, 28, 1)}, ValueError, r"got \(28, 28, 1\): write \(1, 28, 28\)"),
         ({"shape": (28, 28)}, ValueError, r"shape must be \(channels, height, width\), got \(28, 28\)"),
         ({"shape": (3, 32, 32), "channels": 8}, ValueError, "channels must be at least 12"),
         ({"levels": 1}, ValueError, "levels must be at least 2"),

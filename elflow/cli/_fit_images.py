@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +16,7 @@ from elflow.cli._interrupted import checkpoint_of, keeping
 from elflow.cli._models import check_output, use_threads
 from elflow.cli._options import Log, MaxSteps, Quiet, Resume, Threads, TimeLimit, seconds
 from elflow.cli._sample_images import drawn
-from elflow.cli._terminal import is_terminal, note, show
+from elflow.cli._terminal import duration, is_terminal, note, show
 from elflow.cli._trained import Trained, load_trained, save_trained
 
 LEAST_IMAGES = 5
@@ -83,7 +84,7 @@ def fit_images(
     elflow fit-images photos -o photos.elf --size 32x32 --preset cifar10-small
 
     At the scale of CPUs it trains for ten minutes, unless --time-limit or --max-steps says otherwise. After a crash or
-    Ctrl-C, the same command with --resume goes on where it was.
+    Ctrl-C, the same command with --resume goes on from the last round of steps that was complete.
     """
     limit = None if time_limit is None else seconds(time_limit)
     resized = _images.image_size(size)
@@ -105,7 +106,15 @@ def fit_images(
         recipe = replace(recipe, time_limit=None)  # who counts steps does not mean the preset's minutes
     recipe = _changed(recipe, max_steps=max_steps, time_limit=limit)
     rows, kept = _parts(images, flow.classes, held_out, seed)
-    after_round = None if samples is None else _pictures(samples, samples_every, recipe.round_steps, flow, seed)
+    draw = None if samples is None else _pictures(samples, samples_every, recipe.round_steps, flow, seed)
+    telling = not is_terminal() and not quiet
+
+    def after_round(averaged: Any, entry: dict[str, float]) -> None:
+        if telling:
+            _tell(flow, entry)
+        if draw is not None:
+            draw(averaged, entry)
+
     fingerprint = _fingerprint(images, flow, recipe, kept.length, seed)
     if resume and not checkpoint.exists():
         if _is_complete(output, fingerprint, limit):
@@ -223,7 +232,7 @@ def _pictures(
     if flow.shape[0] not in (1, 3):
         raise ValueError(f"--samples must be left out: images of {flow.shape[0]} channels cannot be in a picture")
     folder.mkdir(parents=True, exist_ok=True)
-    columns = _images.class_columns(flow.classes)
+    columns = _images.class_columns(flow.classes, SHOWN)
     number = SHOWN if columns is None else -(-SHOWN // columns) * columns
     labels = _images.in_turn(number, flow.classes)
 
@@ -233,6 +242,12 @@ def _pictures(
             write_grid(images, folder / f"step-{int(entry['step']):06}.png", columns, flow.levels)
 
     return draw
+
+
+def _tell(flow: Any, entry: dict[str, float]) -> None:
+    """Where there is no progress bar, a line for each round."""
+    bits = -entry["validation"] / (math.prod(flow.shape) * math.log(2))
+    note(f"step {int(entry['step']):,}, {duration(entry['seconds'])}: {bits:.4f} bits/dim held out")
 
 
 def _fingerprint(images: Any, flow: Any, recipe: Any, held_out: int, seed: int) -> str:

@@ -128,6 +128,13 @@ def in_turn(number: int, classes: int) -> Any:
     return torch.arange(number) % classes if classes else None
 
 
-def class_columns(classes: int) -> int | None:
-    """How many columns a grid of all classes in turn has, so that each class has one, if that is to be seen."""
-    return classes if 0 < classes <= MOST_COLUMNS else None
+def class_columns(classes: int, number: int) -> int | None:
+    """How many columns a grid of so many images, all classes in turn, has, so that each has one class.
+
+    Example:
+        >>> class_columns(10, 100), class_columns(3, 64), class_columns(1000, 64)
+        (10, 9, None)
+    """
+    if not 0 < classes <= MOST_COLUMNS:
+        return None
+    return classes * max(1, math.ceil(math.isqrt(number) / classes))

@@ -65,7 +65,7 @@ def sample_images(
     if ending == ".png":
         from elflow.data.grids import write_grid
 
-        in_classes = None if labels is None or label is not None else class_columns(flow.classes)
+        in_classes = None if labels is None or label is not None else class_columns(flow.classes, number)
         write_grid(images, output, columns or in_classes, flow.levels)
     else:
         _write_arrays(output, images, labels)

@@ -57,7 +57,8 @@ def score_images(
     images = read_images(data, split, resized)
     given = _images.labels_for(flow, images, data)
     count = len(images.x) if limit is None else min(limit, len(images.x))
-    x, labels = images.x[:count], None if images.labels is None else images.labels[:count].numpy()
+    x, given = images.x[:count], None if given is None else given[:count]
+    labels = None if images.labels is None else images.labels[:count].numpy()
     done: list[Any] = []
     with writer, progress("scoring", count) as moved:
         for at in range(0, count, _images.BLOCK):

@@ -19,6 +19,11 @@ def check_shape(shape: Sequence[int], scales: int, channels: int) -> tuple[int, 
     if len(given) != 3:
         raise ValueError(f"shape must be (channels, height, width), got {tuple(given)}")
     depth, height, width = given
+    if width in (1, 3) and depth > 4 and height > 4:
+        raise ValueError(
+            f"shape must be (channels, height, width), got {tuple(given)}: write {(width, depth, height)}, and bring "
+            "images into that order with x.permute(0, 3, 1, 2)"
+        )
     step = 2 ** (scales - 1)
     if height % step or width % step:
         fitting = max(s for s in range(1, scales) if height % 2 ** (s - 1) == 0 and width % 2 ** (s - 1) == 0)
