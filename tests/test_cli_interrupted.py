@@ -57,8 +57,9 @@ def interrupt(*_, **__):
 
 
 SERVER = """
-import os, sys, elflow.estimator, elflow.training.callbacks
+import os, signal, sys, elflow.estimator, elflow.training.callbacks
 from elflow.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background inherits none
 print("ready", flush=True)
 for line in sys.stdin:
     pid = os.fork()
