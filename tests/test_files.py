@@ -144,7 +144,7 @@ def test_no_file(tmp_path):
 
 
 def test_other_flows():
-    with pytest.raises(TypeError, match=r"flow must be one of \['ELF', 'ImageELF'\] of elflow or a fitted FlowDensity, got MAF"):
+    with pytest.raises(TypeError, match=r"one of \['ELF', 'ImageELF'\] of elflow or a fitted FlowDensity, got MAF"):
         elflow.save(zuko.flows.MAF(2), "model.elf")
 
 
