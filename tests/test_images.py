@@ -493,6 +493,13 @@ def test_wrong_options(options, error, text):
         elflow.ImageELF(**({"shape": (1, 8, 8)} | options))
 
 
+def test_wrong_options_of_the_flow_inside():
+    with pytest.raises(ValueError, match="divisible by 4, got 8 x 10"):
+        MultiscaleELF((1, 8, 10))
+    with pytest.raises(ValueError, match="scales must be 1 where the context is an image, got 3"):
+        MultiscaleELF((1, 8, 8), context=2, image=True)
+
+
 @pytest.mark.parametrize(
     ("c", "error", "text"),
     [

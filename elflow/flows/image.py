@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 
 from elflow._checks import check_activation, check_bound, check_choice, check_count, check_rows
 from elflow.activations import FELU, PiecewiseQuadratic
-from elflow.flows._image_input import check_images, check_shape, condition
+from elflow.flows._image_input import check_images, condition
 from elflow.flows._progress import settling
 from elflow.flows.layered import look_again
 from elflow.flows.levels import Levels
@@ -95,13 +95,13 @@ class ImageELF(nn.Module):
         }
         scales, transforms = check_count("scales", scales), check_count("transforms", transforms)
         levels = check_count("levels", levels, least=2)
-        self.shape = check_shape(shape, scales, sizes["channels"])
         self.classes = classes = check_count("classes", classes, least=0)
         self.context = context = check_count("context", context, least=0)
         if classes and context:
             raise ValueError(f"classes and context cannot both be given, got classes={classes}, context={context}")
         self.cells = Levels(levels, warp)
-        self.flow = MultiscaleELF(self.shape, classes or context, scales, transforms, **sizes)
+        self.flow = MultiscaleELF(shape, classes or context, scales, transforms, **sizes)
+        self.shape = self.flow.shape
         self.noise = ImageNoise(self.shape, levels, **sizes) if dequantization == "variational" else None
         self._initialized = False
         self.register_load_state_dict_post_hook(look_again)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.distributions import Transform
@@ -9,6 +11,7 @@ from zuko.lazy import LazyTransform
 from zuko.transforms import PermutationTransform
 
 from elflow.activations import FELU, PiecewiseQuadratic
+from elflow.flows._image_input import check_shape
 from elflow.flows.elf import ROW_NUMBERS
 from elflow.flows.layered import LayeredFlow
 from elflow.functional import bump_size
@@ -50,7 +53,7 @@ class MultiscaleELF(LayeredFlow):
 
     def __init__(
         self,
-        shape: Shape,
+        shape: Sequence[int],
         context: int = 0,
         scales: int = 3,
         transforms: int = 4,
@@ -61,6 +64,9 @@ class MultiscaleELF(LayeredFlow):
         activation: PiecewiseQuadratic = FELU,
         image: bool = False,
     ) -> None:
+        whole = shape = check_shape(shape, scales, channels)
+        if image and scales > 1:
+            raise ValueError(f"scales must be 1 where the context is an image, got {scales}")
         size = features = shape[0] * shape[1] * shape[2]
         layers: list[LazyTransform] = []
         for scale in range(scales):
@@ -74,6 +80,7 @@ class MultiscaleELF(LayeredFlow):
                 layers += [Head(ActNorm(shape[0], shape[1] * shape[2]), size), Head(elf, size)]
             layers.append(Head(ActNorm(shape[0], shape[1] * shape[2]), size))
         super().__init__(layers, features, context * shape[1] * shape[2] if image else context)
+        self.shape = whole
 
 
 class ConvolutionalELFTransform(LazyTransform):
