@@ -15,6 +15,7 @@ import elflow
 from elflow.training import Recipe, Rows, fit
 from elflow.training.batches import Batches
 from elflow.training.module import FlowModule
+from elflow.training.recipe import SCHEDULES
 
 TINY = Recipe(max_steps=40, round_steps=10, batch_size=64)
 
@@ -106,7 +107,7 @@ class CrashError(Exception):
     pass
 
 
-@pytest.mark.parametrize("schedule", ["constant", "step", "plateau", "warmup-exponential"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("crash", [3, 10, 27])
 def test_resume_is_exact(schedule, crash, tmp_path, monkeypatch):
     rows, held_out = data()
@@ -257,6 +258,9 @@ def test_schedules_of_the_paper():
     recipe = Recipe(rate=1.0, schedule="warmup-exponential", warmup=4, hold=6, gamma=0.5, least_rate=0.2)
     assert rates(recipe, 11) == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.5, 0.25, 0.2, 0.2])
     assert rates(Recipe(rate=1.0, schedule="constant"), 3) == [1, 1, 1]
+    assert rates(Recipe(rate=1.0, schedule="cosine", max_steps=4), 4) == pytest.approx(
+        [1, 0.5 + 0.125**0.5, 0.5, 0.5 - 0.125**0.5]
+    )
 
 
 @pytest.mark.parametrize("level", [-50.0, 0.0, 50.0])
@@ -305,7 +309,7 @@ def test_a_held_out_likelihood_that_is_not_finite_is_reported(monkeypatch):
     [
         ({"rate": 0}, "rate must be positive"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"schedule": "cosine"}, "schedule must be one of"),
+        ({"schedule": "sawtooth"}, "schedule must be one of"),
         ({"time_limit": -1}, "time_limit must be positive"),
         ({"decay": 1.0}, r"decay must be in \[0, 1\)"),
         ({"weight_decay": -1}, "weight_decay must not be negative"),

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, ReduceLROnPlateau, StepLR
 
 from elflow._checks import check_choice, check_count, check_positive
 
 __all__ = ["SCHEDULES", "Recipe"]
 
-SCHEDULES = ["constant", "step", "plateau", "warmup-exponential"]
+SCHEDULES = ["constant", "step", "plateau", "cosine", "warmup-exponential"]
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,9 @@ class Recipe:
     Arguments:
         rate: The learning rate of Adam at the beginning.
         schedule: What becomes of it. `"step"` halves it every `halve_every` steps; `"plateau"` halves it whenever the
-            held-out likelihood has not grown for `plateau` rounds; `"warmup-exponential"` raises it linearly over
-            `warmup` steps, and after `hold` steps multiplies it by `gamma` at each step, down to `least_rate`.
+            held-out likelihood has not grown for `plateau` rounds; `"cosine"` lowers it to zero along a cosine, over
+            `max_steps`; `"warmup-exponential"` raises it linearly over `warmup` steps, and after `hold` steps
+            multiplies it by `gamma` at each step, down to `least_rate`.
         batch_size: Rows in a batch.
         max_steps: The greatest number of steps.
         round_steps: Steps in a round.
@@ -85,6 +86,8 @@ class Recipe:
             )
         if self.schedule == "step":
             return StepLR(optimizer, self.halve_every, gamma=0.5)
+        if self.schedule == "cosine":
+            return CosineAnnealingLR(optimizer, self.max_steps)
         if self.schedule == "constant":
             return StepLR(optimizer, 1, gamma=1.0)
         return WarmupExponential(optimizer, self.warmup, self.hold, self.gamma, self.least_rate)
