@@ -170,6 +170,26 @@ def test_hypernetwork_stays_finite():
         assert not flow().log_prob(x).isnan().any()
 
 
+@pytest.mark.parametrize("context", [0, 2])
+@pytest.mark.parametrize("order", ["columns", "reversed", "shuffled"])
+@pytest.mark.parametrize("rank", [None, 8])
+def test_wide_hypernetworks_leave_out_what_is_hidden(context, order, rank, monkeypatch):
+    """A last layer in steps computes what the whole one does, from fewer weights."""
+    columns = {"columns": torch.arange(40), "reversed": torch.arange(40).flip(0), "shuffled": torch.randperm(40)}[order]
+
+    def build():
+        torch.manual_seed(0)
+        return Hypernetwork(40, context, 8, (256, 256), columns.tolist(), rank)
+
+    steps = build()
+    monkeypatch.setattr("elflow.nn.mlp.LARGE", 10**9)
+    whole = build()
+    x, c = torch.randn(7, 40), torch.randn(7, context) if context else None
+    torch.testing.assert_close(steps(x, c), whole(x, c))
+    kept, all_of_it = (sum(p.numel() for p in net.parameters()) for net in (steps, whole))
+    assert kept < (1.01 if order == "shuffled" else 0.85) * all_of_it
+
+
 def test_rank_saves_weights():
     def count(rank):
         flow = elflow.ELF(63, transforms=1, units=32, hidden_features=(512, 512), rank=rank)

@@ -12,6 +12,9 @@ from elflow.nn.start import initial_phi
 
 __all__ = ["Hypernetwork"]
 
+LARGE, STEPS = 2**16, 4
+"""From how many weights on a last layer is computed in steps, and in how many."""
+
 
 class Hypernetwork(nn.Module):
     """The one-dimensional network of each coordinate, from the coordinates before it and the context.
@@ -71,7 +74,8 @@ class Hypernetwork(nn.Module):
                 bias.mul_(0.1).add_(start.reshape(bias.shape))
                 for layer in list(net)[:-1]:
                     _spread(layer)
-            self.net = nn.Sequential(*[_unmasked(layer) for layer in net], head)
+                layers = _without_hidden(list(net), count)
+            self.net = nn.Sequential(*[_unmasked(layer) for layer in layers], head)
 
     def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
         """The networks of the dependent coordinates, `(..., dependent, bump_size(units))`, for x `(..., features)`."""
@@ -85,6 +89,51 @@ def _spread(layer: nn.Module) -> None:
     """Scales the weights of each masked unit to how many inputs it sees: they were drawn as if it saw all."""
     if isinstance(layer, MaskedLinear):
         layer.weight.mul_((layer.in_features / layer.mask.sum(-1, keepdim=True).clamp(min=1)).sqrt())
+
+
+def _without_hidden(layers: list[nn.Module], count: int) -> list[nn.Module]:
+    """The same layers with a `Staircase` at the end, where that is large enough to gain from it."""
+    if len(layers) == 1 or count < STEPS:
+        return layers
+    before, last = layers[-3], layers[-1]
+    assert isinstance(before, MaskedLinear)
+    assert isinstance(last, MaskedLinear)
+    if last.weight.numel() < LARGE:
+        return layers
+    # Units that many coordinates see come first, so that what each coordinate sees is the first so many of them.
+    order = last.mask.sum(0).argsort(descending=True, stable=True)
+    before.weight.copy_(before.weight[order])
+    before.bias.copy_(before.bias[order])
+    before.mask.copy_(before.mask[order])
+    last.weight.copy_(last.weight[:, order])
+    last.mask.copy_(last.mask[:, order])
+    return [*layers[:-1], Staircase(last, count)]
+
+
+class Staircase(nn.Module):
+    """A masked layer in a few steps, each of which only has the columns that its rows see: half of the work.
+
+    Arguments:
+        layer: A masked layer whose rows each see the first so many columns.
+        count: The coordinates that the rows belong to, one after the other.
+    """
+
+    def __init__(self, layer: MaskedLinear, count: int) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList()
+        seen = layer.mask.sum(-1)
+        rows = len(seen) // count
+        # Coordinates next to each other see about the same, unless the order is shuffled: then nothing is gained.
+        for coordinates in torch.arange(count).tensor_split(STEPS):
+            part = slice(int(coordinates[0]) * rows, (int(coordinates[-1]) + 1) * rows)
+            columns = max(1, int(seen[part].max()))
+            step = MaskedLinear(layer.mask[part, :columns])
+            step.weight.copy_(layer.weight[part, :columns])
+            step.bias.copy_(layer.bias[part])
+            self.steps.append(step)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([step(x[..., : step.in_features]) for step in self.steps], dim=-1)
 
 
 def _unmasked(layer: nn.Module) -> nn.Module:
