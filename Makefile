@@ -15,7 +15,7 @@ demo: .venv/.demo
 	$(BIN)/elflow report demo/model.elf demo/cells.csv -o demo/report.html
 	@echo "Open demo/report.html in a browser."
 
-demo-images: .venv/.bench
+demo-images: .venv/.reproduce
 	@mkdir -p demo
 	$(BIN)/python -m elflow.data.example demo/digits.npz
 	rm -f demo/digits.elf.checkpoint

@@ -1,63 +1,18 @@
-"""How the benchmarks measure: side by side in one run, because machines are noisy and ratios are not."""
+"""Where the benchmarks keep what they measured."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import statistics
-import time
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import elflow
 from elflow._files import replacing
-from elflow.kernels import native
+from elflow.reproduce._measure import interleaved, machine, timings
+
+__all__ = ["RESULTS", "interleaved", "machine", "timings", "write"]
 
 RESULTS = Path("bench")
 """Where results go unless told otherwise; those in `benchmarks/results` are kept on purpose."""
-
-
-def timings(functions: dict[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, list[float]]:
-    """The seconds of every call of each function, all called in turn for about that long, after one to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for function in functions.values():
-        function()
-    end = time.perf_counter() + seconds
-    while len(next(iter(times.values()))) < least or time.perf_counter() < end:
-        for name, function in functions.items():
-            start = time.perf_counter()
-            function()
-            times[name].append(time.perf_counter() - start)
-    return times
-
-
-def interleaved(functions: dict[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, float]:
-    """The median seconds of each function."""
-    return {name: statistics.median(taken) for name, taken in timings(functions, seconds, least).items()}
-
-
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return {
-        "processor": model,
-        "cores": os.cpu_count(),
-        "instruction_set": native.extension.instruction_set(),
-        "elflow": elflow.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
 
 
 def write(path: Path, results: dict[str, Any]) -> None:

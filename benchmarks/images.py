@@ -6,7 +6,7 @@ python -m benchmarks.images --data FOLDER --models uniform,variational --max-ste
 
 The flows train at the same time, each in a process of its own on one thread, with the same engine and the same held-out
 images. `digits` are scikit-learn's; a folder holds MNIST, as mnist.npz or as its idx files. It needs normflows:
-pip install --constraint constraints.txt --editable ".[bench]".
+pip install --constraint constraints.txt --editable ".[reproduce]".
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def images(data: str) -> tuple[str, Tensor, Tensor]:
 
 def model(name: str, chosen: Preset, recipe: dict[str, Any], x: Tensor) -> tuple[nn.Module, Recipe]:
     if name == "glow":
-        from benchmarks._glow import build_glow
+        from elflow.reproduce.peers.glow import build_glow
 
         zeros = float((x == 0).double().mean())
         shape, levels = chosen.flow["shape"], chosen.flow["levels"]

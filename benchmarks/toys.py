@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import multiprocessing
 
+import elflow
 from benchmarks._measure import RESULTS, machine, write
 from elflow.data import toy
 from elflow.reproduce.toys import SETTINGS, fit
@@ -35,7 +36,8 @@ def run(task: tuple[str, int, int]) -> tuple[str, dict[str, Any]]:
     torch.set_num_threads(1)
     setting, noise, _ = TASKS[name]
     distribution = toy.Checkerboard() if noise is None else toy.EightGaussians(noise)
-    result = fit(distribution, setting, steps, seed)
+    torch.manual_seed(seed)
+    result = fit(elflow.ELF(features=2, **setting.flow), distribution, setting, steps)
     print(f"{name:16} seed {seed}: gap {result.gap:.4f} ± {result.error:.4f}, {result.seconds:.0f} s", flush=True)
     return name, {
         "seed": seed,

@@ -1,33 +1,27 @@
-"""A toy density fitted by ELF: how far it is from the truth, and contour plots of both.
-
-python -m elflow.reproduce.toys eight-gaussians --output toys/
-"""
+"""The paper's two toys: ELF and its peers at about equal parameters, by one protocol, beside the entropy bound."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from elflow import serialization
 from elflow._files import replacing
 from elflow.data import toy
 from elflow.flows import ELF
-from elflow.reproduce import _figure
-from elflow.training import History, train
+from elflow.reproduce._experiment import Experiment, Job, Plan, Record
+from elflow.reproduce._measure import interleaved
+from elflow.reproduce._toy_report import report
+from elflow.reproduce.peers import PEERS, available, build
+from elflow.training import train
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-__all__ = ["SETTINGS", "Fit", "Setting", "draw", "evaluate", "fit"]
+__all__ = ["EXPERIMENTS", "SETTINGS", "Fit", "Setting", "evaluate", "fit"]
 
 
 @dataclass(frozen=True)
@@ -38,150 +32,210 @@ class Setting:
     rate: float = 3e-3
     decay: float = 0.999
     batch: int = 128
+    parameters: int = 250_000
+    """About as many as a peer is to have."""
 
 
 SETTINGS = {
     "eight-gaussians": Setting({"transforms": 1, "units": 64, "hidden_features": (256,) * 4, "bound": 0.999}),
-    "checkerboard": Setting({"transforms": 5, "units": 64, "hidden_features": (160,) * 4, "bound": 0.95}),
+    "checkerboard": Setting(
+        {"transforms": 5, "units": 64, "hidden_features": (160,) * 4, "bound": 0.95}, parameters=500_000
+    ),
 }
 """What the paper's two toys are fitted with: about 250 and 500 thousand parameters."""
-OTHERS = Setting({"transforms": 3, "units": 64, "hidden_features": (128, 128)})
+STEPS = {"eight-gaussians": 2_000, "checkerboard": 1_500}
+"""Training steps at the scale of CPUs; the paper's are 10,000."""
+PAPER_STEPS = 10_000
+SEEDS = 3
+SLOW = {"cnf": 0.05, "cpflow": 0.5, "residual": 0.5, "unaf": 0.25}
+"""The share of the steps that slow peers have, and one seed only."""
+TEST_POINTS = 100_000
+"""How many fresh points decide about a gap; models that are slow to evaluate have a tenth of them."""
+GRID = 160
+"""Points of a density's picture, in each direction."""
 
 
 @dataclass(frozen=True)
 class Fit:
     """A fitted flow, with averaged weights, and how good it is."""
 
-    flow: ELF = field(repr=False)
-    history: History = field(repr=False)
+    flow: nn.Module = field(repr=False)
+    loss: list[float] = field(repr=False)
+    """Minus the mean log-density of each batch."""
+    clock: list[float] = field(repr=False)
+    """The seconds after each step."""
     gap: float
     """By how much the mean log-density is below the best possible, in nats."""
     error: float
     """The standard error of the gap."""
-    seconds: float
     parameters: int
+
+    @property
+    def seconds(self) -> float:
+        """How long the training took."""
+        return self.clock[-1]
 
 
 def fit(
-    distribution: toy.Toy,
-    setting: Setting,
-    steps: int = 10_000,
-    seed: int = 0,
-    points: int = 100_000,
-    progress: Callable[[int, float], None] | None = None,
+    flow: nn.Module, distribution: toy.Toy, setting: Setting, steps: int = 10_000, points: int = TEST_POINTS
 ) -> Fit:
     """Fits a flow to a toy distribution, in steps of which every quarter halves the rate.
 
     Example:
-        >>> small = Setting({"transforms": 1, "units": 8, "hidden_features": (16,)})
-        >>> result = fit(toy.Moons(), small, steps=20, points=1000)
+        >>> flow = ELF(features=2, transforms=1, units=8, hidden_features=(16,))
+        >>> result = fit(flow, toy.Moons(), SETTINGS["eight-gaussians"], steps=20, points=1000)
         >>> result.gap > 0
         True
     """
-    torch.manual_seed(seed)
-    flow = ELF(features=2, **setting.flow)
+    clock: list[float] = []
+    device = next(flow.parameters()).device
     start = time.perf_counter()
-    flow, history = train(
+    fitted, history = train(
         flow,
-        lambda: distribution.sample((setting.batch,)),
+        lambda: distribution.sample((setting.batch,)).to(device),
         steps=steps,
         rate=setting.rate,
         halve_every=max(1, steps // 4),
         decay=setting.decay,
-        progress=progress,
+        progress=lambda step, loss: clock.append(time.perf_counter() - start),
     )
-    seconds = time.perf_counter() - start
-    gap, error = evaluate(flow, distribution, points)
-    return Fit(flow, history, gap, error, seconds, sum(p.numel() for p in flow.parameters()))
+    gap, error = evaluate(fitted, distribution, points)
+    return Fit(fitted, history.loss, clock, gap, error, sum(p.numel() for p in flow.parameters()))
 
 
-def evaluate(flow: nn.Module, distribution: toy.Toy, points: int = 100_000) -> tuple[float, float]:
+@torch.no_grad()
+def evaluate(flow: nn.Module, distribution: toy.Toy, points: int = TEST_POINTS) -> tuple[float, float]:
     """The gap to the best possible mean log-density on fresh points, and its standard error, in nats."""
     x = distribution.sample((points,))
-    with torch.no_grad():
-        difference = distribution.log_prob(x) - flow().log_prob(x)
+    difference = distribution.log_prob(x) - _log_prob(flow, x)
     return difference.mean().item(), difference.std().item() / math.sqrt(points)
 
 
-def draw(path: Path, name: str, distribution: toy.Toy, result: Fit, points: int = 20_000) -> None:
-    """Draws the true density, that of the fit on the same colours, samples of both, and the training curve."""
-    plt = _figure.pyplot()
-    extent = 1.05 * float(distribution.sample((points,)).abs().max())
-    with plt.rc_context(_figure.STYLE):
-        figure, axes = plt.subplots(2, 3, figsize=(11, 7.4), layout="constrained")
-        x, axis = _grid(extent)
-        true = distribution.log_prob(x).exp()
+def _log_prob(flow: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """In blocks, for the peers that take much memory."""
+    device = next(flow.parameters()).device
+    return torch.cat([flow().log_prob(some.to(device)).detach().double().cpu() for some in x.split(10_000)])
+
+
+def _model(toy_name: str, model: str) -> nn.Module:
+    setting = SETTINGS[toy_name]
+    if model == "elf":
+        return ELF(features=2, **setting.flow)
+    return build(model, features=2, transforms=setting.flow["transforms"], parameters=setting.parameters)
+
+
+def _jobs(toy_name: str, plan: Plan) -> list[Job]:
+    setting = SETTINGS[toy_name]
+    steps = STEPS[toy_name] if plan.scale == "cpu" else PAPER_STEPS
+    jobs = []
+    models = ["elf", *(name for name in PEERS if available(name))]
+    for model in models:
+        share = SLOW.get(model, 1.0)
+        for seed in range(SEEDS if share == 1 else 1):
+            settings = {"toy": toy_name, "model": model, "steps": plan.steps(round(share * steps))}
+            settings |= {"seed": plan.seed + seed, "device": plan.device, "setting": asdict(setting)}
+            jobs.append(Job(f"{model}-{seed}", settings))
+    return [*jobs, Job("speed", {"toy": toy_name, "models": models, "seconds": 60 * min(1.0, plan.effort)})]
+
+
+def _work(plan: Plan, settings: Record, folder: Path) -> Record:
+    if "models" in settings:
+        return _speed(settings)
+    torch.manual_seed(settings["seed"])
+    name, model = settings["toy"], settings["model"]
+    distribution = toy.DISTRIBUTIONS[name]()
+    flow = _model(name, model).to(settings["device"])
+    points = TEST_POINTS // 10 if model in SLOW else TEST_POINTS
+    result = fit(flow, distribution, Setting(**settings["setting"]), settings["steps"], points)
+    extent = float(distribution.extent)
+    axis = torch.linspace(-extent, extent, GRID)
+    density = _log_prob(result.flow, torch.cartesian_prod(axis, axis)).exp().reshape(GRID, GRID)
+    with replacing(folder / "density.npz") as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, axis=axis.numpy(), density=density.float().numpy())
+    record = {"model": model, "gap": result.gap, "error": result.error, "parameters": result.parameters}
+    record |= {"steps": settings["steps"], "training": result.seconds, "curve": _curve(result)}
+    if model == "elf" or PEERS[model].samples:
+        record["sampling"] = _sampling(result.flow)
+    return record
+
+
+def _curve(result: Fit, points: int = 100) -> dict[str, list[float]]:
+    """The loss over steps and seconds, each point the mean of the batches since the one before."""
+    window = max(1, len(result.loss) // points)
+    whole = len(result.loss) // window * window
+    loss = np.array(result.loss[:whole]).reshape(-1, window).mean(1)
+    return {
+        "step": [float(step) for step in range(window, whole + 1, window)],
+        "seconds": [round(value, 3) for value in result.clock[window - 1 : whole : window]],
+        "loss": [round(float(value), 5) for value in loss],
+    }
+
+
+def _sampling(flow: nn.Module, count: int = 1_000) -> float:
+    """Seconds for a sample of so many points, the shorter of two."""
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
         with torch.no_grad():
-            fitted = result.flow().log_prob(x).exp()
-            samples = result.flow().sample((points,))
-        top = float(true.max())
-        _draw_density(axes[0, 0], axis, true, top, "True density")
-        _draw_density(axes[0, 1], axis, fitted, top, f"ELF, {result.gap:.4f} ± {result.error:.4f} nats from the truth")
-        _draw_density(axes[0, 2], axis, (fitted - true).abs(), top, "How far they differ")
-        for place, title, drawn in (
-            (axes[1, 0], "Samples of the truth", distribution.sample((points,))),
-            (axes[1, 1], "Samples of ELF", samples),
-        ):
-            place.plot(*drawn.T, ".", color=_figure.INK, markersize=1.2, alpha=0.35, rasterized=True)
-            place.set(title=title, xlim=(-extent, extent), ylim=(-extent, extent), aspect="equal")
-        _draw_curve(axes[1, 2], result.history, float(distribution.entropy()))
-        figure.suptitle(f"{name}, {result.parameters:,} parameters, {result.seconds:.0f} s of training", fontsize=12)
-        _figure.save(figure, path)
-        plt.close(figure)
+            flow().sample((count,))
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
-def _grid(extent: float, count: int = 300) -> tuple[torch.Tensor, torch.Tensor]:
-    axis = torch.linspace(-extent, extent, count)
-    return torch.cartesian_prod(axis, axis), axis
+def _speed(settings: Record) -> Record:
+    """The seconds of a training step and of the density of a thousand points, all models by turns."""
+    setting = SETTINGS[settings["toy"]]
+    x = toy.DISTRIBUTIONS[settings["toy"]]().sample((1_000,))
+    steps, densities = {}, {}
+    for model in settings["models"]:
+        flow = _model(settings["toy"], model)
+        optimizer = torch.optim.Adam(flow.parameters(), fused=True)
+        steps[model] = _stepping(flow, optimizer, x[: setting.batch])
+        densities[model] = _scoring(_model(settings["toy"], model), x)
+    step = interleaved(steps, settings["seconds"] / 2)
+    return {"step": step, "density": interleaved(densities, settings["seconds"] / 2)}
 
 
-def _draw_density(place: Axes, axis: torch.Tensor, density: torch.Tensor, top: float, title: str) -> None:
-    image = density.reshape(len(axis), len(axis)).T.numpy()
-    levels = [top * step / 12 for step in range(13)]
-    place.contourf(axis.numpy(), axis.numpy(), image.clip(0, top), levels=levels, cmap="Blues")
-    place.set(title=title, aspect="equal")
+def _stepping(flow: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> Any:
+    def step() -> None:
+        optimizer.zero_grad()
+        loss = -flow().log_prob(x).mean()
+        loss.backward()
+        optimizer.step()
+
+    return step
 
 
-def _draw_curve(place: Axes, history: History, entropy: float) -> None:
-    loss = torch.tensor(history.loss)
-    window = max(1, len(loss) // 100)
-    smooth = loss[: len(loss) // window * window].reshape(-1, window).mean(-1)
-    steps = window * (1 + torch.arange(len(smooth)))
-    place.plot(steps, smooth, color=_figure.INK, linewidth=1, label="training batches")
-    place.axhline(entropy, color=_figure.ACCENT, linestyle=":", linewidth=1, label="best possible")
-    place.set(title="Minus mean log-density", xlabel="step", ylim=(entropy - 0.15, entropy + 1))
-    place.legend(frameon=False)
+def _scoring(flow: nn.Module, x: torch.Tensor) -> Any:
+    flow.train()
+    with torch.no_grad():
+        flow().log_prob(x)  # ActNorms take their start from it
+    flow.eval()
+
+    @torch.no_grad()
+    def score() -> None:
+        flow().log_prob(x)
+
+    return score
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=toy.DISTRIBUTIONS, help="which distribution")
-    parser.add_argument("--output", type=Path, default=Path("toys"), help="the folder for results (%(default)s)")
-    parser.add_argument("--steps", type=int, default=10_000, help="training steps (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and data (%(default)s)")
-    options = parser.parse_args()
-    if options.steps < 1:
-        parser.error(f"--steps must be at least 1, got {options.steps}")
-    distribution = toy.DISTRIBUTIONS[options.name]()
-
-    def progress(step: int, loss: float) -> None:
-        if step % max(1, options.steps // 10) == 0:
-            print(
-                f"step {step:6} of {options.steps}: {loss:.3f} nats, at best {distribution.entropy():.3f}", flush=True
-            )
-
-    setting = SETTINGS.get(options.name, OTHERS)
-    result = fit(distribution, setting, options.steps, options.seed, progress=progress)
-    picture = options.output / f"{options.name}.png"
-    draw(picture, options.name, distribution, result)
-    numbers = {"name": options.name, "steps": options.steps, "seed": options.seed, "setting": asdict(setting)}
-    numbers |= {"gap": result.gap, "error": result.error, "seconds": result.seconds, "parameters": result.parameters}
-    with replacing(options.output / f"{options.name}.json") as temporary:
-        temporary.write_text(json.dumps(numbers, indent=2) + "\n")
-    serialization.save(result.flow, options.output / f"{options.name}.elf")
-    print(f"{result.gap:.4f} ± {result.error:.4f} nats from the truth with {result.parameters:,} parameters")
-    print(f"The picture is at {picture}, the flow beside it: elflow.load('{picture.with_suffix('.elf')}')")
+def _experiment(name: str, title: str) -> Experiment:
+    return Experiment(
+        name,
+        title,
+        jobs=lambda plan: _jobs(name, plan),
+        work=_work,
+        report=lambda plan, records, folder: report(name, plan, records, folder),
+        missing=_missing,
+    )
 
 
-if __name__ == "__main__":
-    main()
+def _missing(plan: Plan) -> list[str]:
+    absent = [peer.title for name, peer in PEERS.items() if not available(name)]
+    return [f"without normflows there is no {', '.join(absent)}: pip install 'elflow[reproduce]'"] if absent else []
+
+
+EXPERIMENTS = {
+    "eight-gaussians": _experiment("eight-gaussians", "Eight Gaussians: one flow, about 250 thousand parameters"),
+    "checkerboard": _experiment("checkerboard", "Checkerboard: five flows, about 500 thousand parameters"),
+}

@@ -1,6 +1,6 @@
 """What an image flow has to beat: the Glow of normflows, on the same images, engine and bound.
 
-pip install --constraint constraints.txt --editable ".[bench]"
+normflows is optional: pip install 'elflow[reproduce]'
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import math
 import warnings
 from typing import Any
 
-import normflows as nf
 import torch
 from torch import Tensor, nn
+
+from elflow.reproduce.peers.normflows_flows import normflows
 
 __all__ = ["Glow", "build_glow"]
 
@@ -32,7 +33,7 @@ class Pixels(nn.Module):
 
     def __init__(self, levels: int, zeros: float) -> None:
         super().__init__()
-        self.logit = nf.transforms.Logit(ALPHA)
+        self.logit = normflows().transforms.Logit(ALPHA)
         self.zeros = zeros
         self.rest = (1 - zeros) / (levels - 1)
 
@@ -118,6 +119,7 @@ def build_glow(
     possible = int(math.log2(math.gcd(height, width, 2**scales)))
     if possible == 0:
         raise ValueError(f"height and width must be even and scales at least 1, got {shape} and {scales}")
+    nf = normflows()
     bases, flows = [], []
     for scale in range(possible, 0, -1):  # normflows begins with the noise
         inner = channels * 2 ** (scale + 1)

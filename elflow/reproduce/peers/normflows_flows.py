@@ -1,0 +1,276 @@
+"""Residual, planar and radial flows of normflows, as flows of the kind that elflow trains.
+
+normflows is optional: pip install 'elflow[reproduce]'
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributions import Transform, constraints
+from zuko.lazy import LazyTransform
+
+from elflow._checks import check_count
+from elflow.flows.layered import LayeredFlow
+from elflow.nn import ActNorm
+
+__all__ = ["normflows", "planar_flow", "radial_flow", "residual_flow"]
+
+HIDDEN_LAYERS = 2
+LIPSCHITZ = 0.97
+"""The greatest spectral norm of a layer of a residual network."""
+TRAINING_ITERATIONS, FINAL_ITERATIONS = 5, 200
+"""Of the power method for spectral norms: before each training step, and on the way to evaluation."""
+INVERSE_STEPS, INVERSE_TOL = 2_000, 1e-10
+ROWS = 16_384
+"""How many rows of a Jacobian are computed at a time where no gradients are needed."""
+
+
+def normflows() -> Any:
+    """The package normflows, or an error that says how to get it.
+
+    Example:
+        >>> normflows().__name__
+        'normflows'
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return import_module("normflows")
+    except ModuleNotFoundError as error:
+        if error.name != "normflows":
+            raise
+        raise ModuleNotFoundError(
+            "this flow needs normflows: pip install 'elflow[reproduce]'", name="normflows"
+        ) from None
+
+
+def residual_flow(features: int, transforms: int, width: int) -> LayeredFlow:
+    """A residual flow: blocks `x + g(x)` with Lipschitz networks g of two hidden layers, ActNorms between them.
+
+    In training mode log-determinants are normflows' unbiased estimates, a power series of random length with a random
+    probe; in evaluation mode they are exact, by whole Jacobians. The spectral norms of the layers are brought up to
+    date before each log-density in training mode, and on the way to evaluation mode. Sampling iterates in double
+    precision and raises an error where it does not converge.
+
+    Reference:
+        Residual Flows for Invertible Generative Modeling (Chen et al., 2019)
+
+    Arguments:
+        features: The number of features.
+        transforms: The number of blocks.
+        width: The units of each hidden layer.
+
+    Example:
+        >>> flow = residual_flow(features=2, transforms=2, width=8).eval()
+        >>> flow().log_prob(flow().sample((10,))).shape
+        torch.Size([10])
+    """
+    features, width = check_count("features", features), check_count("width", width)
+    layers: list[LazyTransform] = []
+    for _ in range(check_count("transforms", transforms)):
+        layers += [ActNorm(features), ResidualBlock(features, width)]
+    return LayeredFlow([*layers, ActNorm(features)], features, context=0)
+
+
+def planar_flow(features: int, transforms: int) -> LayeredFlow:
+    """Planar maps `x + u tanh(w x + b)` from data to latent space, between two ActNorms.
+
+    Only this direction is in closed form: densities are exact, and sampling raises TypeError.
+
+    Reference:
+        Variational Inference with Normalizing Flows (Rezende and Mohamed, 2015)
+
+    Arguments:
+        features: The number of features.
+        transforms: The number of maps, with `2 features + 1` parameters each.
+
+    Example:
+        >>> flow = planar_flow(features=2, transforms=4)
+        >>> flow().log_prob(torch.randn(10, 2)).shape
+        torch.Size([10])
+    """
+    return _one_way("Planar", features, transforms)
+
+
+def radial_flow(features: int, transforms: int) -> LayeredFlow:
+    """Radial maps `x + beta (x - x0) / (alpha + |x - x0|)` from data to latent space, between two ActNorms.
+
+    Only this direction is computed: densities are exact, and sampling raises TypeError.
+
+    Reference:
+        Variational Inference with Normalizing Flows (Rezende and Mohamed, 2015)
+
+    Arguments:
+        features: The number of features.
+        transforms: The number of maps, with `features + 2` parameters each.
+
+    Example:
+        >>> flow = radial_flow(features=2, transforms=4)
+        >>> flow().log_prob(torch.randn(10, 2)).shape
+        torch.Size([10])
+    """
+    return _one_way("Radial", features, transforms)
+
+
+def _one_way(name: str, features: int, transforms: int) -> LayeredFlow:
+    kind, features = getattr(normflows().flows, name), check_count("features", features)
+    layers = [OneWay(kind((features,))) for _ in range(check_count("transforms", transforms))]
+    return LayeredFlow([ActNorm(features), *layers, ActNorm(features)], features, context=0)
+
+
+class RowsTransform(Transform):
+    """A map of vectors, by what is done with rows `(N, features)`. A new one has `rows_and_ladj`, mostly an inverse."""
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+    bijective = True
+
+    def __init__(self, block: Any) -> None:
+        super().__init__()
+        self.block = block
+
+    def rows_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """y `(N, features)` and the log-determinants `(N,)`."""
+        raise TypeError(f"{type(self).__name__} must define rows_and_ladj")
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self.call_and_ladj(x)[0]
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.call_and_ladj(x)[1]
+
+    def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y, ladj = self.rows_and_ladj(x.reshape(-1, x.shape[-1]))
+        return y.reshape(x.shape), ladj.reshape(x.shape[:-1])
+
+
+class OneWay(LazyTransform):
+    """A planar or radial map, which is not inverted."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, c: Tensor | None = None) -> OneWayTransform:
+        return OneWayTransform(self.block)
+
+
+class OneWayTransform(RowsTransform):
+    """A map of normflows in its forward direction."""
+
+    def rows_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.block(x)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        raise TypeError(
+            f"samples need the inverse of normflows' {type(self.block).__name__}, which has none: "
+            "this flow has log-densities only"
+        )
+
+
+class ResidualBlock(LazyTransform):
+    """A block of a residual flow, whose Lipschitz constants keep up with its weights."""
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        nf = normflows()
+        channels = [features, *[width] * HIDDEN_LAYERS, features]
+        net = nf.nets.LipschitzMLP(channels, lipschitz_const=LIPSCHITZ, init_zeros=False)
+        # Its other estimator, which saves memory, has gradients for means over the batch only and another value.
+        self.block = nf.flows.Residual(net, reduce_memory=False).iresblock
+        for name in ("geom_p", "lamb"):  # constants: nothing is ever learnt of them
+            constant = getattr(self.block, name).detach().float()
+            delattr(self.block, name)
+            self.block.register_buffer(name, constant)
+
+    def train(self, mode: bool = True) -> ResidualBlock:
+        if self.training and not mode:
+            self.update(FINAL_ITERATIONS)
+        super().train(mode)
+        return self
+
+    @torch.no_grad()
+    def update(self, iterations: int) -> None:
+        """Brings the spectral norms of the layers up to date."""
+        normflows().utils.update_lipschitz(self.block, iterations)
+
+    def forward(self, c: Tensor | None = None) -> ResidualTransform:
+        if self.training and torch.is_grad_enabled():
+            self.update(TRAINING_ITERATIONS)
+        return ResidualTransform(self.block, estimate=self.training)
+
+
+class ResidualTransform(RowsTransform):
+    """`x + g(x)`, with an estimated log-determinant or the exact one."""
+
+    def __init__(self, block: Any, estimate: bool) -> None:
+        super().__init__(block)
+        self.estimate = estimate
+
+    def rows_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.estimate:
+            with _seeded_numpy():
+                g, ladj = self.block._logdetgrad(x + 0)  # which would ask x itself for gradients
+            y, ladj = x + g, ladj.reshape(-1)
+        else:
+            done = [self._jacobian(rows) for rows in x.split(max(1, len(x)) if torch.is_grad_enabled() else ROWS)]
+            y = torch.cat([y for y, _ in done])
+            ladj = torch.cat([torch.linalg.slogdet(jacobian).logabsdet for _, jacobian in done])
+        return (y, ladj) if torch.is_grad_enabled() else (y.detach(), ladj.detach())
+
+    def _jacobian(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """y, `(N, d)`, and how it depends on x, `(N, d, d)`."""
+        keep = torch.is_grad_enabled()
+        with torch.enable_grad():
+            at = x if x.requires_grad else x.detach().requires_grad_()
+            y = at + self.block.nnet(at)
+            lines = [
+                torch.autograd.grad(y[:, i].sum(), at, create_graph=keep, retain_graph=True)[0]
+                for i in range(x.shape[-1])
+            ]
+        return y, torch.stack(lines, -2)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        """By the iteration `x <- y - g(x)`, in double precision, with gradients by implicit differentiation."""
+        flat = y.reshape(-1, y.shape[-1])
+        with torch.no_grad():
+            net = copy.deepcopy(self.block.nnet).double()
+            x = torch.cat([_settled(net, rows) for rows in flat.double().split(ROWS)]).to(y.dtype)
+        if torch.is_grad_enabled():
+            back, jacobian = self._jacobian(x)
+            x = x - torch.linalg.solve(jacobian.detach(), back - flat)  # a step of Newton's with a constant matrix
+        return x.reshape(y.shape)
+
+
+def _settled(net: nn.Module, y: Tensor) -> Tensor:
+    x, tol = y, INVERSE_TOL * (1 + y.abs())
+    for _ in range(INVERSE_STEPS):
+        x, before = y - net(x), x
+        wrong = ~((x - before).abs() <= tol).all(-1)
+        if not wrong.any():
+            return x
+    raise RuntimeError(
+        f"the inverse of a residual block has not converged for {int(wrong.sum())} of {len(y)} points after "
+        f"{INVERSE_STEPS} steps: they still move by up to {float((x - before).abs().max()):.2g}, so its network "
+        "does not contract: call eval() once more after its weights have changed"
+    )
+
+
+@contextmanager
+def _seeded_numpy() -> Iterator[None]:
+    """normflows draws lengths of series from numpy's global generator: here it follows from torch's, as all else."""
+    state = np.random.get_state()  # noqa: NPY002
+    np.random.seed(int(torch.randint(2**31, ())))  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002

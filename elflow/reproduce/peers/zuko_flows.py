@@ -1,0 +1,74 @@
+"""The flows of zuko, each sized by one number."""
+
+from __future__ import annotations
+
+import torch
+from zuko import flows
+from zuko.lazy import UnconditionalTransform
+from zuko.transforms import AdditiveTransform, MonotonicAffineTransform
+
+__all__ = ["cnf", "made", "maf", "naf", "nice", "nsf", "realnvp", "sos", "unaf"]
+
+# Each conditioner has two hidden layers of `width`.
+
+
+def realnvp(features: int, transforms: int, width: int) -> flows.Flow:
+    """Affine coupling, with alternating masks."""
+    return flows.RealNVP(features, transforms=transforms, hidden_features=(width, width))
+
+
+def nice(features: int, transforms: int, width: int) -> flows.Flow:
+    """Additive coupling, with alternating masks, and behind it a learnt scale and shift of each feature.
+
+    Example:
+        >>> flow = nice(features=2, transforms=4, width=16)
+        >>> flow().log_prob(torch.zeros(5, 2)).shape
+        torch.Size([5])
+    """
+    flow = flows.NICE(
+        features,
+        transforms=transforms,
+        univariate=AdditiveTransform,
+        shapes=[()],
+        hidden_features=(width, width),
+    )
+    scale = UnconditionalTransform(MonotonicAffineTransform, torch.zeros(features), torch.zeros(features))
+    flow.transform.transforms.append(scale)
+    return flow
+
+
+def maf(features: int, transforms: int, width: int) -> flows.Flow:
+    """Affine autoregressive transformations, in alternating order."""
+    return flows.MAF(features, transforms=transforms, hidden_features=(width, width))
+
+
+def made(features: int, transforms: int, width: int) -> flows.Flow:
+    """A MAF of one transformation, however many are asked for: each conditional is one Gaussian."""
+    return maf(features, 1, width)
+
+
+def naf(features: int, transforms: int, width: int) -> flows.Flow:
+    """Autoregressive monotonic networks, whose two hidden layers have a quarter of `width`, and at least two units."""
+    network = {"hidden_features": (max(2, width // 4),) * 2}
+    return flows.NAF(features, transforms=transforms, network=network, hidden_features=(width, width))
+
+
+def unaf(features: int, transforms: int, width: int) -> flows.Flow:
+    """Autoregressive integrals of positive networks, whose two hidden layers have a quarter of `width`, as of `naf`."""
+    network = {"hidden_features": (max(2, width // 4),) * 2}
+    return flows.UNAF(features, transforms=transforms, network=network, hidden_features=(width, width))
+
+
+def nsf(features: int, transforms: int, width: int) -> flows.Flow:
+    """Autoregressive rational-quadratic splines of eight bins, on [-5, 5]."""
+    return flows.NSF(features, transforms=transforms, hidden_features=(width, width))
+
+
+def sos(features: int, transforms: int, width: int) -> flows.Flow:
+    """Autoregressive sums of squares of polynomials."""
+    return flows.SOSPF(features, transforms=transforms, hidden_features=(width, width))
+
+
+def cnf(features: int, transforms: int, width: int) -> flows.Flow:
+    """One continuous transformation, however many are asked for, with the exact trace."""
+    return flows.CNF(features, atol=1e-5, rtol=1e-5, exact=True, hidden_features=(width, width))
