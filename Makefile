@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard elflow/kernels/csrc/*)
 
-.PHONY: demo demo-images test lint docs bench clean
+.PHONY: demo demo-images reproduce test lint docs bench clean
 
 demo: .venv/.demo
 	@mkdir -p demo
@@ -25,6 +25,10 @@ demo-images: .venv/.reproduce
 	$(BIN)/python -m benchmarks.images --data digits --minutes 1.5 --keep demo/compared --output demo/compared.json
 	@echo "Look at demo/digits.png for new digits, and at demo/digits.csv for how likely each test image is."
 
+reproduce: .venv/.reproduce
+	OMP_NUM_THREADS=1 $(BIN)/elflow reproduce all
+	@echo "Open reproduced/index.html in a browser."
+
 test: .venv/.test lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two workers, one thread each: more get into each other's way
 
@@ -44,7 +48,7 @@ docs: .venv/.docs
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf .venv build demo site
+	rm -rf .venv build demo reproduced site
 
 # One stamp per set of extras: .venv/.test holds while nothing that is installed or compiled has changed.
 .venv/.%: $(SOURCES) | .venv/.made

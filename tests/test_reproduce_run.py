@@ -48,6 +48,7 @@ def result(output):
     found = json.loads((output / "tiny" / "result.json").read_text())
     for record in found["records"].values():
         assert record.pop("seconds") >= 0
+        assert record.pop("cpu") >= 0
     del found["machine"]["when"]
     return found
 

@@ -39,7 +39,7 @@ def markdown(result: Result) -> str:
     parts += [f"![{_one_line(caption)}]({name})\n\n{caption}" for name, caption in result["pictures"].items()]
     for heading, lines in _gaps(result).items():
         parts.append("\n".join([f"{heading}:", "", *(f"- {_one_line(line)}" for line in lines)]))
-    parts.append(f"`{_command(result)}`: {_time(_seconds(result))} of work. {_machine(result)}.")
+    parts.append(f"`{_command(result)}`: {_time(_seconds(result))} of CPU time. {_machine(result)}.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -156,7 +156,7 @@ def _section(name: str, result: Result, folder: Path) -> str:
     )
     how = (
         f'<div class="how"><p><code>{_text(_command(result))}</code></p>'
-        f"<p>{_time(_seconds(result))} of work. {_text(_machine(result))}.</p></div>"
+        f"<p>{_time(_seconds(result))} of CPU time. {_text(_machine(result))}.</p></div>"
     )
     return (
         f'<section class="card experiment" id="{name}"><h2>{_text(result["title"])}</h2>'
@@ -239,7 +239,7 @@ def _machine(result: Result) -> str:
 
 
 def _seconds(result: Result) -> float:
-    return float(sum(record["seconds"] for record in result["records"].values()))
+    return float(sum(record.get("cpu", record["seconds"]) for record in result["records"].values()))
 
 
 def _time(seconds: float) -> str:

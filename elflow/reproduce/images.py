@@ -30,7 +30,7 @@ from elflow.training import Recipe, preset
 
 __all__ = ["EXPERIMENTS"]
 
-STEPS = {"digits": 500, "mnist": 180, "cifar10": 60}
+STEPS = {"digits": 400, "mnist": 150, "cifar10": 60}
 """At the scale of CPUs; all within nine minutes of one core."""
 HELD_OUT = {"digits": 150, "mnist": 256, "cifar10": 128}
 TEST = {"digits": 300, "mnist": 1_000, "cifar10": 400}
@@ -47,7 +47,7 @@ GLOW_RECIPE: dict[str, Any] = {"batch_size": 128, "rate": 6e-3}
 
 CHANNELS = [8, 16, 32]
 """Widths of the hypernetworks that are compared on CPUs; 16 is that of the presets."""
-SIZE_STEPS = {"digits": 150, "mnist": 110}
+SIZE_STEPS = {"digits": 150, "mnist": 80}
 COUNTED = ["mnist-small", "mnist", "cifar10-small", "cifar10-vardeq-4m", "cifar10", "imagenet64"]
 SMALL = {"mnist-small": "mnist", "cifar10-small": "cifar10", "cifar10-vardeq-4m": "cifar10"}
 """The paper's small models, and what each is of."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXPERIMENTS"]
 
-STEPS, HELD_OUT = 280, 150
+STEPS, HELD_OUT = 220, 150
 CLASSES, OF_EACH = 10, 8
 DRAWN = 40
 """How many images are drawn from `mnist.elf`."""
