@@ -41,5 +41,6 @@ def test_the_papers_own():
         "bsds300": 157.8,
         "checkerboard": -3.56,
         "eight-gaussians": -2.8,
+        "mnist": 0.92,
     }
     assert values(TABULAR, "bsds300")["ELF-AR"] == 157.8

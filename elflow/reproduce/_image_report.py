@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from elflow.reproduce import _figure
 from elflow.reproduce._experiment import Plan, Record, Report, Table
 from elflow.reproduce._image_data import DATASETS, is_whole
-from elflow.reproduce.published import IMAGES, Published
+from elflow.reproduce.published import IMAGES, UNSEEN, Published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,8 +78,10 @@ def _rows(record: Record) -> list[list[str]]:
 
 
 def _published(name: str) -> list[list[str]]:
-    """Rows of what others have, the best first."""
-    return [[one.system, "", "", "", f"{one.value:.2f}", f"*published*: {one.reference}"] for one in _others(name)]
+    """Rows of what others have, the best first, then those whose figures could not be had."""
+    known = [[one.system, "", "", "", f"{one.value:.2f}", f"*published*: {one.reference}"] for one in _others(name)]
+    unseen = [[system, "", "", "", "not at hand", f"*published*: {paper}"] for system, paper in UNSEEN.items()]
+    return [*known, *unseen] if known else []
 
 
 def _others(name: str) -> list[Published]:
@@ -102,6 +104,7 @@ def _times(records: dict[str, Record]) -> Table:
             NAMES[r["system"]],
             DATASETS[r["dataset"]].title,
             r["dequantization"],
+            f"{r['parameters']:,}",
             f"{r['steps']:,}",
             str(r["batch_size"]),
             f"{r['training_seconds']:.0f}",
@@ -109,7 +112,7 @@ def _times(records: dict[str, Record]) -> Table:
         ]
         for r in records.values()
     ]
-    columns = ["system", "data", "dequantisation", "steps", "images in a batch", "seconds", "seconds of a step"]
+    columns = ["system", "data", "dequantisation", "parameters", "steps", "in a batch", "seconds", "seconds of a step"]
     note = "Of training, with the held-out images after each round. Times vary from run to run, other figures do not."
     return Table("Times", columns, rows, note)
 
@@ -339,6 +342,8 @@ def _draw_sizes(path: Path, found: list[Record]) -> None:
         right.plot([r["parameters"] for r in found], [r["bits"] for r in found], color=_figure.SOFT, zorder=0)
         right.set(xlabel="parameters", ylabel="test bits per dimension", title="Size", xscale="log")
         right.grid(color=_figure.SOFT, alpha=0.25, linewidth=0.6)
+        right.set_xticks([r["parameters"] for r in found], [f"{r['parameters'] / 1000:,.0f}k" for r in found])
+        right.minorticks_off()
         right.margins(x=0.2, y=0.2)
         _figure.save(figure, path)
         plt.close(figure)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from elflow.reproduce import _figure
 from elflow.reproduce._experiment import Plan, Record, Report, Table
-from elflow.reproduce.published import ELF_AR, TABULAR
+from elflow.reproduce.published import TABULAR
 
 __all__ = ["report"]
 
@@ -62,7 +62,7 @@ def _likelihoods(name: str, models: dict[str, Best]) -> Table:
         cells = f"{record['parameters']:,}", steps, f"{record['test']:.3f} ± {record['error']:.3f}", "measured here"
         rows.append((record["test"], (TITLES[model], *cells)))
     compared = COMPARED.get(name, name)
-    for published in [*TABULAR, *ELF_AR]:
+    for published in TABULAR:
         if published.dataset == compared:
             reference = f"*published*: {published.reference}"
             rows.append((published.value, (published.system, "", "", f"{published.value:g}", reference)))

@@ -139,7 +139,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         optimizer.step()
         schedule.step()
     with torch.no_grad():
-        for _ in range(100):  # torch approaches the spectral norms from call to call
+        for _ in range(1000):  # torch approaches the spectral norms from call to call
             network(x[:1])
         network.double().eval()
         x = 2 * (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID - 1

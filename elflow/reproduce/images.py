@@ -31,7 +31,7 @@ from elflow.training import Recipe, preset
 __all__ = ["EXPERIMENTS"]
 
 STEPS = {"digits": 400, "mnist": 150, "cifar10": 60}
-"""At the scale of CPUs; all within nine minutes of one core."""
+"""At the scale of CPUs: for about ten minutes of one core in all."""
 HELD_OUT = {"digits": 150, "mnist": 256, "cifar10": 128}
 TEST = {"digits": 300, "mnist": 1_000, "cifar10": 400}
 """How many test images are scored at the scale of CPUs; at that of the paper all are."""

@@ -121,7 +121,7 @@ def _draw_network(axes: list[Axes], weights: tuple[Tensor, ...], activation: Pie
     above.plot(y, back, color=INK, linewidth=1, linestyle="--", label="its inverse")
     above.plot([-5, 5], [-5, 5], color=SOFT, linewidth=0.7)
     above.set(title=f"{NAMES[activation]} network", xlabel="x", xlim=(-5, 5), ylim=(-5, 5), aspect="equal")
-    above.legend(frameon=False, loc="lower right", fontsize=8)
+    above.legend(frameon=False, loc="lower right", fontsize=8, handlelength=1)
     below.plot(x, slope, color=color)
     for line in (constant, -constant):
         below.axhline(line, color=ACCENT, linestyle=":", linewidth=1)
@@ -173,7 +173,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
             str(row["units"]),
             "not known" if row["exact"] is None else f"{row['exact']:.6f}",
             f"{row['grid']:.6f}",
-            "" if row["exact"] is None else f"{row['exact'] - row['grid']:.1e}",
+            "" if row["exact"] is None else f"{max(0.0, row['exact'] - row['grid'] - 1e-12):.1e}",
         ]
         for row in record["rows"]
     ]

@@ -21,14 +21,14 @@ from elflow.reproduce._measure import interleaved, machine
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ALGORITHMS", "EXPERIMENTS", "fit_line", "papers_algorithm"]
+__all__ = ["ALGORITHMS", "EXPERIMENTS", "fit_line", "networks_at_once", "papers_algorithm"]
 
 UNITS = [16, 32, 64, 128, 256, 512, 1024]
 BATCHES = [16, 32, 64, 128, 256, 512, 1024]
-FIXED_BATCH, FIXED_UNITS = 8, 64
+FIXED_UNITS = 64
 SECONDS = 40.0
 FROM_UNITS = 128
-"""Powers of the number of units are fitted from here on: below, calling torch takes most of the time."""
+"""Powers of the number of units are fitted from here on, where the highest of them weighs most."""
 
 
 def papers_algorithm(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
@@ -69,6 +69,16 @@ LABELS = {
 LOOKS = {"paper": (ACCENT, "o"), "direct": (SOFT, "s"), "elflow": ("#1d6b4f", "D")}
 
 
+def networks_at_once(name: str, units: int) -> int:
+    """How many networks a call takes: so many that calling does not weigh, with 16 MB of slopes at most.
+
+    Example:
+        >>> networks_at_once("paper", 1024), networks_at_once("elflow", 1024)
+        (2, 64)
+    """
+    return max(1, 2**16 // units if name == "elflow" else 2**21 // units**2)
+
+
 def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
     """The straight line through points by least squares: where it begins, its slope, and R^2.
 
@@ -89,19 +99,21 @@ def jobs(plan: Plan) -> list[Job]:
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
-    """Seconds of a call, by algorithm, and then by units and by batch; all in turn, on one thread."""
+    """Seconds of a network by its units, and of a call by its networks, for each algorithm; in turn, on one thread."""
     generator = torch.Generator().manual_seed(settings["seed"])
     calls: dict[str, Callable[[], object]] = {}
+    counts: dict[str, int] = {}
     apart = 0.0
-    shapes = {"units": [(FIXED_BATCH, h) for h in settings["units"]]}
-    shapes["batches"] = [(n, FIXED_UNITS) for n in settings["batches"]]
-    for kind, sizes in shapes.items():
-        for count, units in sizes:
-            weights = testing.networks("ordinary", count, units, torch.float32, generator)
-            truth = lipschitz(*weights)
+    for kind, sizes in (("units", settings["units"]), ("batches", settings["batches"])):
+        for size in sizes:
             for name, algorithm in ALGORITHMS.items():
+                units, count = (size, networks_at_once(name, size)) if kind == "units" else (FIXED_UNITS, size)
+                weights = testing.networks("ordinary", count, units, torch.float32, generator)
+                truth = lipschitz(*weights)
                 apart = max(apart, float(((algorithm(*weights) - truth).abs() / truth).max()))
-                calls[f"{kind} {name} {count} {units}"] = partial(algorithm, *weights)
+                call = f"{kind} {name} {size}"
+                calls[call] = partial(algorithm, *weights)
+                counts[call] = count if kind == "units" else 1
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -109,10 +121,14 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     finally:
         torch.set_num_threads(threads)
     times = {
-        kind: {name: [taken[f"{kind} {name} {n} {h}"] for n, h in sizes] for name in ALGORITHMS}
-        for kind, sizes in shapes.items()
+        kind: {
+            name: [taken[f"{kind} {name} {size}"] / counts[f"{kind} {name} {size}"] for size in settings[kind]]
+            for name in ALGORITHMS
+        }
+        for kind in ("units", "batches")
     }
-    return {"sizes": {k: settings[k] for k in shapes}, "times": times, "apart": apart, "machine": machine()}
+    sizes = {"units": settings["units"], "batches": settings["batches"]}
+    return {"sizes": sizes, "times": times, "apart": apart, "machine": machine()}
 
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
@@ -130,18 +146,18 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     _draw(folder / "runtime.png", sizes, times, quadratic["paper"], linear)
     ratio = times["units"]["paper"][-1] / times["units"]["elflow"][-1]
     text = (
-        f"Seconds of a call on one thread of {record['machine']['processor']}, medians of calls in turn. The paper's "
+        f"Times on one thread of {record['machine']['processor']}, medians of calls in turn. The paper's "
         "algorithm evaluates the slope at both breakpoints of each unit, from all units each time. Its time follows "
         f"a + b H² in the number of units H with R² = {quadratic['paper'][2]:.4f}, and grows as "
         f"H^{powers['paper']:.2f} from {FROM_UNITS} units on. elflow sorts the breakpoints and walks along them: its "
         f"time grows as H^{powers['elflow']:.2f}, and at {sizes['units'][-1]:,} units it takes "
         + (f"1/{ratio:.3g} of the time. " if ratio > 1 else f"{1 / ratio:.3g} times as long. ")
-        + f"In the number of networks both are linear, with R² = {linear['paper'][2]:.4f} for the paper's and "
+        + f"A straight line in the number of networks has R² = {linear['paper'][2]:.4f} for the paper's and "
         f"{linear['elflow'][2]:.4f} for ours. Their constants differ by at most {record['apart']:.0e}, relatively."
     )
     tables = [
-        _table("By units", "Units", sizes["units"], times["units"], f"A call takes {FIXED_BATCH} networks."),
-        _table("By batch", "Networks", sizes["batches"], times["batches"], f"Networks of {FIXED_UNITS} units."),
+        _table("Microseconds per network, by its units", "Units", 1e6, sizes["units"], times["units"]),
+        _table(f"Milliseconds per call, {FIXED_UNITS} units", "Networks", 1e3, sizes["batches"], times["batches"]),
         Table(
             "Fits",
             ["Algorithm", "R² of a + b H²", "Power of H", "R² of a + b N", "Microseconds per network"],
@@ -159,21 +175,21 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
             f"microseconds are the slope b for networks of {FIXED_UNITS} units.",
         ),
     ]
-    caption = "Time of a call by the number of units (left) and of networks (right), with the fits dotted."
+    caption = "Time of a network by its units (left), and of a call by its networks (right), with the fits dotted."
     return Report(text, tables, {"runtime.png": caption})
 
 
-def _table(title: str, column: str, sizes: list[int], times: dict[str, list[float]], note: str) -> Table:
+def _table(title: str, column: str, scale: float, sizes: list[int], times: dict[str, list[float]]) -> Table:
     names = [name for name in LABELS if name in times]
     rows = [
         [
             f"{size:,}",
-            *[f"{1e3 * times[name][k]:.3g}" for name in names],
+            *[f"{scale * times[name][k]:.3g}" for name in names],
             f"{times['paper'][k] / times['elflow'][k]:.3g}",
         ]
         for k, size in enumerate(sizes)
     ]
-    return Table(f"{title}, milliseconds", [column, *[LABELS[name] for name in names], "Paper's / elflow"], rows, note)
+    return Table(title, [column, *[LABELS[name] for name in names], "Paper's / elflow"], rows)
 
 
 def _draw(
@@ -185,25 +201,25 @@ def _draw(
 ) -> None:
     plt = pyplot()
     with plt.rc_context(STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained", sharey=True)
+        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
         begin, slope, score = quadratic
-        _draw_fit(left, sizes["units"], lambda h: begin + slope * h**2, f"a + b H², R² = {score:.4f}")
+        _draw_fit(left, sizes["units"], lambda h: 1e6 * (begin + slope * h**2), f"a + b H², R² = {score:.4f}")
         for name in ("paper", "elflow"):
             a, b, _ = linear[name]
             label = f"a + b N, R² = {linear['paper'][2]:.4f} and {linear['elflow'][2]:.4f}" if name == "paper" else None
-            _draw_fit(right, sizes["batches"], partial(_line, a, b), label)
-        for place, kind in ((left, "units"), (right, "batches")):
-            for name, taken in times[kind].items():
+            _draw_fit(right, sizes["batches"], partial(_line, 1e3 * a, 1e3 * b), label)
+        for place, kind, scale in ((left, "units", 1e6), (right, "batches", 1e3)):
+            for name in [name for name in LABELS if name in times[kind]]:
                 color, marker = LOOKS[name]
-                milliseconds = [1e3 * t for t in taken]
-                place.plot(sizes[kind], milliseconds, color=color, marker=marker, markersize=5, label=LABELS[name])
+                taken = [scale * t for t in times[kind][name]]
+                place.plot(sizes[kind], taken, color=color, marker=marker, markersize=5, label=LABELS[name])
             place.set(xscale="log", yscale="log")
             place.set_xticks(sizes[kind], [str(size) for size in sizes[kind]])
             place.minorticks_off()
             place.grid(color=SOFT, alpha=0.25)
             place.legend(frameon=False, fontsize=8)
-        left.set(title=f"{FIXED_BATCH} networks", xlabel="units H", ylabel="milliseconds")
-        right.set(title=f"Networks of {FIXED_UNITS} units", xlabel="networks N")
+        left.set(title="One network", xlabel="units H", ylabel="microseconds per network")
+        right.set(title=f"Networks of {FIXED_UNITS} units", xlabel="networks N", ylabel="milliseconds per call")
         figure.suptitle("Time of exact Lipschitz constants, one thread", fontsize=12)
         save(figure, path)
         plt.close(figure)
@@ -215,7 +231,7 @@ def _line(begin: float, slope: float, x: Tensor) -> Tensor:
 
 def _draw_fit(place: Axes, sizes: list[int], fit: Callable[[Tensor], Tensor], label: str | None) -> None:
     x = torch.logspace(math.log10(sizes[0]), math.log10(sizes[-1]), 100)
-    y = 1e3 * fit(x)
+    y = fit(x)
     place.plot(x[y > 0], y[y > 0], color=INK, linestyle=":", linewidth=1.2, label=label, zorder=3)
 
 

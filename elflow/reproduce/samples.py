@@ -14,7 +14,7 @@ from elflow.data.example import digits
 from elflow.data.grids import grid
 from elflow.reproduce import _figure, _image_data
 from elflow.reproduce._experiment import Experiment, Job, Plan, Record, Report, Table
-from elflow.reproduce._image_data import DATASETS, MODEL, given
+from elflow.reproduce._image_data import DATASETS, MODEL, given, spread
 from elflow.reproduce._image_fit import SAMPLES_FILE, bits_of, keep_samples, record_of, shortened, trained
 from elflow.reproduce._image_report import NAMES, bits
 from elflow.training import preset
@@ -140,7 +140,7 @@ def _siblings(folder: Path) -> dict[str, Record]:
 def _by_class(count: int) -> Tensor:
     """So many real digits, one of each class after the other."""
     found = {name: torch.from_numpy(array) for name, array in digits().items()}
-    of_each = [found["x_train"][found["y_train"] == c][: count // CLASSES] for c in range(CLASSES)]
+    of_each = [spread(found["x_train"][found["y_train"] == c], count // CLASSES) for c in range(CLASSES)]
     return torch.stack(of_each, dim=1).flatten(0, 1)
 
 
@@ -149,7 +149,7 @@ def _test_images(plan: Plan, name: str, file: str | None, count: int) -> Tensor 
     if file is None and name != "digits":
         return None
     try:
-        return _image_data.spread(_image_data.images(plan, name, file)[1], count)
+        return spread(_image_data.images(plan, name, file)[1], count)
     except FileNotFoundError:
         return None
 

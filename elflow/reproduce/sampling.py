@@ -168,8 +168,9 @@ def _report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     )
     text = "\n\n".join(_said(record) for record in ordered)
     text += (
-        "\n\nThe paper inverts by the fixed point x <- y - g(x), here cut off after 1,000 evaluations a layer. Exact "
-        "sweeps compute the networks of all numbers from the current guess and invert each of them in closed form."
+        "\n\nThe paper inverts by the fixed point x <- y - g(x), here cut off after 1,000 steps a layer. Exact sweeps "
+        "compute the networks from the current guess and invert each of them in closed form, for all numbers at once; "
+        "on CPUs those of an image for one row of pixels after the other, counted in whole images."
     )
     return Report(text, tables, {"calls.png": caption})
 
@@ -194,7 +195,7 @@ def _calls(record: Record) -> Table:
     bits = f", {record['bits']:.3f} bits per dimension of test images" if "bits" in record else ""
     note = (
         f"The flow: {record['source']}{bits}. Slow methods draw few samples: calls are those of the sample that took "
-        "longest, so that more samples have more. Differences are from exact sweeps over the same noise."
+        "longest, so that more samples may have more. Differences are from exact sweeps over the same noise."
     )
     return Table(f"{TITLES[record['flow_of']]}: network calls", columns, rows, note)
 
@@ -219,7 +220,7 @@ def _seconds(records: list[Record]) -> Table:
                     f"{each['samples']:,}",
                     f"{each['seconds']:.2f}",
                     f"{each['seconds'] / each['samples']:.2g}",
-                    f"{ratio:.2g}",
+                    f"{ratio:.2f}",
                 ]
             )
     columns = ["method", "flow", "samples", "seconds", "seconds of a sample", "times exact sweeps of as few"]

@@ -158,7 +158,7 @@ def build(name: str, features: int, transforms: int, parameters: int) -> nn.Modu
     Example:
         >>> flow = build("maf", features=2, transforms=5, parameters=250_000)
         >>> count_parameters(flow)
-        249780
+        250820
     """
     check_choice("name", name, PEERS)
     features = check_count("features", features, least=2)
