@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.nn.utils.parametrize import remove_parametrizations
 
 from elflow._checks import check_choice
 from elflow.activations import FELU, RELU, PiecewiseQuadratic
@@ -87,6 +88,14 @@ class SpectralNetwork(nn.Sequential):
         norms = [torch.linalg.matrix_norm(part.weight, ord=2) for part in self if isinstance(part, nn.Linear)]
         return torch.stack(norms).prod()
 
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Divides each map by its norm as it is: in training, torch's estimate of it lags a little behind."""
+        for part in self:
+            if isinstance(part, nn.Linear):
+                remove_parametrizations(part, "weight")
+                part.weight.div_(torch.linalg.matrix_norm(part.weight, ord=2))
+
 
 def build(method: str, units: int = WIDTH) -> ExactNetwork | SpectralNetwork:
     """A network of one of `METHODS`, with random weights.
@@ -139,9 +148,9 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         optimizer.step()
         schedule.step()
     with torch.no_grad():
-        for _ in range(1000):  # torch approaches the spectral norms from call to call
-            network(x[:1])
-        network.double().eval()
+        network.double()
+        if isinstance(network, SpectralNetwork):
+            network.settle()
         x = 2 * (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID - 1
         y = network(x)
         drawn = network(torch.linspace(-1, 1, DRAWN, dtype=torch.float64))

@@ -268,9 +268,9 @@ def _text(found: dict[str, list[Record]]) -> str:
         (a, a_error), (b, b_error) = (_mean([r["gap"] for r in found[model]]) for model in ("elf-relu", "elf-fixed"))
         better = a - b > 2 * math.hypot(a_error, b_error)
         lines.append(
-            "To see whether it is the gradient in the corners, ReLU was also fitted with corners that stay where they "
-            "began, at random, so that only the heights of the steps are learnt, for which the gradient is right: the "
-            f"gap is {b:.4f} ± {b_error:.4f} instead of {a:.4f} ± {a_error:.4f}. "
+            "To see whether it is the gradient in the corners, ReLU was also fitted with corners, and the affine layer "
+            "before them, that stay as they began. The heights of the steps and the affine layer behind are learnt, "
+            f"for which the gradient is right. The gap is {b:.4f} ± {b_error:.4f} instead of {a:.4f} ± {a_error:.4f}. "
             + ("So ReLU learns once nothing moves its corners." if better else "So it is not, or not alone.")
         )
     return "\n\n".join(lines)

@@ -48,9 +48,11 @@ class BlockLinear(nn.Module):
         self.blocks = features, outputs, inputs
         rows, columns = features * outputs, features * inputs
         self.weight = nn.Parameter(torch.empty(rows, columns))
-        self.log_norm = nn.Parameter(torch.empty(rows).uniform_(0.1, 1).log())
-        self.bias = nn.Parameter(torch.empty(rows).uniform_(-1, 1))
         nn.init.xavier_uniform_(self.weight)
+        # Found by trial: units of the first layer lie all over the data, and wide layers do not begin too steep.
+        least, most, spread = (0.5, 2.5, 3) if inputs == 1 else (0.1, 1, 1)
+        self.log_norm = nn.Parameter(torch.empty(rows).uniform_(least, most).log() - math.log(inputs) / 4)
+        self.bias = nn.Parameter(torch.empty(rows).uniform_(-spread, spread))
         block = torch.ones(outputs, inputs, dtype=torch.bool)
         self.register_buffer("diagonal", torch.block_diag(*[block] * features), persistent=False)
         below = torch.ones(features, features, dtype=torch.bool).tril(-1)
