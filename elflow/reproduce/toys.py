@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ PAPER_STEPS = 10_000
 SEEDS = 3
 SLOW = {"cnf": 0.05, "cpflow": 0.5, "residual": 0.5, "unaf": 0.25}
 """The share of the steps that slow peers have, and one seed only."""
+RATES = {"bnaf": 1e-2}
+"""The rates of peers that want another one than ELF's, which serves NSF best, too."""
 TEST_POINTS = 100_000
 """How many fresh points decide about a gap; models that are slow to evaluate have a tenth of them."""
 GRID = 160
@@ -133,7 +135,8 @@ def _jobs(toy_name: str, plan: Plan) -> list[Job]:
         share = SLOW.get(model, 1.0)
         for seed in range(SEEDS if share == 1 else 1):
             settings = {"toy": toy_name, "model": model, "steps": plan.steps(round(share * steps))}
-            settings |= {"seed": plan.seed + seed, "device": plan.device, "setting": asdict(setting)}
+            settings |= {"seed": plan.seed + seed, "device": plan.device}
+            settings |= {"setting": asdict(replace(setting, rate=RATES.get(model, setting.rate)))}
             jobs.append(Job(f"{model}-{seed}", settings))
     return [*jobs, Job("speed", {"toy": toy_name, "models": models, "seconds": 60 * min(1.0, plan.effort)})]
 
