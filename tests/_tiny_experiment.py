@@ -66,4 +66,4 @@ def register(setattr=setattr):  # noqa: A002
 
 if __name__ == "__main__":  # a run that can be killed
     register()
-    elflow.reproduce.run([NAME], Plan(), Path(sys.argv[1]))
+    elflow.reproduce.run([NAME], Plan(), Path(sys.argv[1]), processes=int(sys.argv[2]))

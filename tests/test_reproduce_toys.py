@@ -40,7 +40,12 @@ def test_the_report_of_a_toy(quick, tmp_path):
     assert sorted(models[1:]) == sorted(["ELF-AR", *(toys.PEERS[name].title for name in FEW)])
     gaps = [float(row[6].split()[0]) for row in likelihood.rows[1:]]
     assert gaps == sorted(gaps)
-    assert all(row[3:5] == ("20", "3") for row in likelihood.rows[1:])
+    assert {row[0]: row[3:5] for row in likelihood.rows[1:]} == {
+        "ELF-AR": ("20", "3"),
+        toys.PEERS["nsf"].title: ("20", "3"),
+        toys.PEERS["bnaf"].title: ("20", "3"),
+        toys.PEERS["planar"].title: ("20", "1"),
+    }
     for row in likelihood.rows[1:]:
         assert float(row[5]) == pytest.approx(-2.8319 - float(row[6].split()[0]), abs=2e-4)
     drawn = {row[0]: row[4] for row in times.rows}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def _work_off(
             torch.set_num_threads(threads)
         return
     others = active_children()
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_as_worker) as pool:
         futures: dict[Future[Outcome], Task] = {}
         try:
             with _uninterrupted():
@@ -168,8 +169,16 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def _one_thread() -> None:
+def _as_worker() -> None:
+    """One thread for torch; and a process that nobody waits for any more, because its parent was killed, ends."""
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _guarded(work: Callable[[Plan, Record, Path], Record], plan: Plan, job: Job, folder: Path) -> Outcome:
