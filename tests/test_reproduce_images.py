@@ -59,7 +59,8 @@ def done(name, plan, output, keys=None):
             own = output / name / "jobs" / job.key
             own.mkdir(parents=True, exist_ok=True)
             record = each.work(plan, small(job.settings), own)
-            (own / "record.json").write_text(json.dumps({"record": record}, allow_nan=False))
+            stamp = {"scale": plan.scale, "seed": plan.seed, "effort": plan.effort}
+            (own / "record.json").write_text(json.dumps({"settings": stamp, "record": record}, allow_nan=False))
             records[job.key] = record
     return records, each.report(plan, records, output / name)
 

@@ -126,10 +126,26 @@ def test_a_job_that_fails_leaves_the_others_alone(output, wrong, why):
 def test_a_process_that_dies_is_said_to_have(output):
     path = switch(output, "a-is-killed")
     reproduced(output, processes=2)
-    assert any("a: its process ended before it" in line for line in result(output)["failed"])
+    assert [line.split(",")[0] for line in result(output)["failed"]] == ["a: its process ended before it"]
+    assert list(result(output)["records"]) == ["b", "c", "d"]
     path.unlink()
     reproduced(output)
     assert result(output)["failed"] == []
+
+
+def test_a_damaged_file_is_made_anew(output):
+    reproduced(output)
+    steps = output / "tiny" / "jobs" / "b" / "steps"
+    whole = steps.read_text()
+    steps.write_text("")
+    assert reproduced(output)[0] == "3 of 4 jobs were done before"
+    assert steps.read_text() == whole
+
+
+def test_without_the_kernel_there_is_a_result_all_the_same(output, monkeypatch):
+    monkeypatch.setattr("elflow.kernels.native.extension", None)
+    reproduced(output)
+    assert result(output)["machine"]["instruction_set"] == "plain torch"
 
 
 def test_when_all_fail(output):

@@ -36,15 +36,38 @@ def test_what_there_is_is_fitted_and_the_rest_is_said(data, tmp_path):
     here = [row for row in patches.rows if row[-1] == "measured here"]
     assert len(here) == 5
     published = [row for row in patches.rows if row[-1].startswith("*published*")]
-    assert ("ELF-AR", "157.8") in {(row[0], row[3]) for row in published}
+    assert ("ELF-AR", "157.8") in {(row[0], row[5]) for row in published}
     assert not any(row[-1].startswith("*published*") for row in power.rows)
-    likelihoods = [float(row[3].split()[0]) for row in patches.rows]
+    likelihoods = [float(row[5].split()[0]) for row in patches.rows]
     assert likelihoods == sorted(likelihoods, reverse=True)
     assert len(times.rows) == 7
     for picture in report.pictures:
         assert (tmp_path / "out" / "tabular" / picture).read_bytes().startswith(b"\x89PNG")
     missing = [line for line in lines if "no gas" in line]
     assert missing == ["tabular: no gas: --data must be a folder with gas/ethylene_CO.pickle"]
+
+
+def test_other_data_are_fitted_anew(data, tmp_path):
+    def keep_going():
+        lines = []
+        run(["tabular"], Plan(data=data, effort=0.001), tmp_path / "out", tell=lines.append)
+        return next((line for line in lines if "done before" in line), None)
+
+    (data / "bsds300_patches_u8.npz").unlink()
+    assert keep_going() is None
+    assert keep_going() == "4 of 4 jobs were done before"
+    with np.load(data / "power_halfyear_maf.npz") as file:
+        other = {part: file[part] * 2 for part in file}
+    np.savez(data / "power_halfyear_maf.npz", **other)
+    assert keep_going() is None
+
+
+def test_a_constant_column_is_named(data, tmp_path):
+    with np.load(data / "power_halfyear_maf.npz") as file:
+        other = {part: file[part] * [1, 1, 0, 1, 1, 1] for part in file}
+    np.savez(data / "power_halfyear_maf.npz", **{part: x.astype(np.float32) for part, x in other.items()})
+    with pytest.raises(ValueError, match=r"power-halfyear must have columns that vary.*constant columns \[2\]"):
+        tabular._work(Plan(data=data), {"set": "power-halfyear", "model": "gaussian", "seed": 0}, tmp_path)
 
 
 def test_without_data_there_is_nothing_to_do(tmp_path):

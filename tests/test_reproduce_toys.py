@@ -73,7 +73,16 @@ def test_slow_peers_have_fewer_steps_and_seeds():
     assert "cnf-1" not in jobs
     assert jobs["cnf-0"]["steps"] < jobs["elf-0"]["steps"]
     paper = {job.key: job.settings for job in experiment("checkerboard").jobs(Plan(scale="paper"))}
-    assert paper["elf-0"]["steps"] == 10_000
+    assert {settings["steps"] for key, settings in paper.items() if key != "speed"} == {10_000}
+    assert {"cnf-2", "residual-2", "cpflow-2"} <= set(paper)
+
+
+def test_no_two_plans_share_a_seed():
+    def seeds(plan):
+        return {job.settings["seed"] for job in experiment("checkerboard").jobs(plan) if job.key.startswith("elf-")}
+
+    assert len(seeds(Plan(seed=0))) == 3
+    assert not seeds(Plan(seed=0)) & seeds(Plan(seed=1))
 
 
 @pytest.mark.parametrize(
@@ -88,3 +97,24 @@ def test_who_is_first(ours, theirs, expected):
     }
     assert expected in _toy_report._standing(scores)
     assert "NSF" in _toy_report._standing(scores)
+
+
+def run_of(model, gap, error=0.001):
+    curve = {"step": [1.0], "seconds": [0.1], "loss": [3.0]}
+    return {"model": model, "gap": gap, "error": error, "parameters": 1, "steps": 1, "training": 1.0, "curve": curve}
+
+
+def test_what_is_above_the_bound_is_not_believed(tmp_path):
+    records = {"elf-0": run_of("elf", 0.01), "nsf-0": run_of("nsf", -0.5), "maf-0": run_of("maf", 0.2)}
+    text = _toy_report.report("checkerboard", Plan(), records, tmp_path).text
+    assert "ELF-AR is first" in text
+    assert "Not to be believed" in text
+    assert "NSF" in text.split("Not to be believed")[1]
+
+
+def test_one_seed_has_the_spread_of_the_others(tmp_path):
+    records = {f"elf-{i}": run_of("elf", gap) for i, gap in enumerate((0.02, 0.03, 0.04))}
+    records["nsf-0"] = run_of("nsf", 0.045)
+    report = _toy_report.report("checkerboard", Plan(), records, tmp_path)
+    assert "tied" in report.text
+    assert [row[6] for row in report.tables[0].rows[1:]] == ["0.0300 ± 0.0058", "0.0450 ± 0.0100"]

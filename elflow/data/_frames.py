@@ -13,6 +13,9 @@ import numpy as np
 from elflow.data._archives import _Inert, _InertUnpickler, readable
 from elflow.data._sources import listed
 
+MOST_COLUMNS = 100_000
+"""An Index without names that is longer than this is refused before it is written out."""
+
 
 class _Still(_Inert):
     """Inert, and it may be made without arguments."""
@@ -176,7 +179,10 @@ def _names(index: _Inert) -> list[str]:
         raise ValueError(f"its columns must have an Index, got {_kind(index)}")
     parts = _by_text(index.args[1])
     if "data" not in parts:
-        return [str(i) for i in range(parts["start"], parts["stop"], parts["step"])]
+        places = range(parts["start"], parts["stop"], parts["step"])
+        if len(places) > MOST_COLUMNS:
+            raise ValueError(f"it must have at most {MOST_COLUMNS:,} columns, got an Index of {len(places):,}")
+        return [str(i) for i in places]
     data = parts["data"]
     if isinstance(data, _ArrowTexts):
         return _arrow_texts(_by_text(data.state)["_pa_array"])

@@ -51,9 +51,23 @@ class Plan:
         """Where trainings run: on a GPU at the scale of the paper, if there is one."""
         return "cuda" if self.scale == "paper" and torch.cuda.is_available() else "cpu"
 
+    def seeds(self, count: int) -> range:
+        """So many seeds, which no other seed of a plan shares.
+
+        Example:
+            >>> list(Plan(seed=1).seeds(3))
+            [3, 4, 5]
+        """
+        return range(self.seed * count, (self.seed + 1) * count)
+
     def steps(self, count: int) -> int:
         """So many training steps, times the effort."""
         return max(1, round(self.effort * count))
+
+    def stamp(self, *names: str) -> list[list[Any]]:
+        """What tells data from others of the same names: their sizes, and when they were written."""
+        found = [(name, path.stat()) for name in names if (path := self.file(name)) is not None]
+        return [[name, status.st_size, status.st_mtime_ns] for name, status in found]
 
     def file(self, name: str) -> Path | None:
         """A file or folder of the data, if it is there."""
@@ -113,7 +127,7 @@ class Experiment:
         title: What it is called on the page.
         jobs: What there is to do, for a plan. Without its data an experiment has no jobs.
         work: Does a job: of the plan, the job's settings and a folder of its own, its record. What takes long keeps a
-            checkpoint in that folder and goes on from there; files that the report needs are left there, too.
+            `checkpoint` in that folder and goes on from there; files that the report needs are left there, too.
         report: Of the plan, the records by the keys of their jobs, and the experiment's folder, the report. Pictures
             are written into that folder. The files of a job are in `folder / "jobs" / key`. Jobs that failed are not
             among the records.

@@ -133,7 +133,7 @@ def spread(x: Tensor, count: int | None) -> Tensor:
         >>> spread(torch.arange(10), 3)
         tensor([0, 3, 6])
     """
-    return x if count is None or count >= len(x) else x[:: len(x) // count][:count]
+    return x if count is None or count >= len(x) else x[torch.arange(count) * len(x) // count]
 
 
 def given(plan: Plan) -> Path | None:

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 import elflow
 from elflow._files import replacing
 from elflow.data.table import digest
-from elflow.reproduce._experiment import Plan, Record
+from elflow.reproduce._experiment import Record
 from elflow.reproduce._image_data import spread
 from elflow.training import Recipe, Rows, Training, fit
 
-__all__ = ["MODEL_FILE", "SAMPLES_FILE", "bits_of", "device", "histogram_bits", "keep_samples", "shortened", "trained"]
+__all__ = ["MODEL_FILE", "SAMPLES_FILE", "bits_of", "histogram_bits", "keep_samples", "shortened", "trained"]
 
 MODEL_FILE, SAMPLES_FILE = "model.elf", "samples.npz"
 ROUNDS = 8
@@ -29,11 +29,6 @@ DIGESTED = 1_000
 """How many images tell data apart."""
 AT_ONCE = 250
 """How many test images are scored at a time."""
-
-
-def device(plan: Plan) -> str:
-    """Where models are trained: on CUDA, if there is a GPU, at the scale of the paper."""
-    return "cuda" if plan.scale == "paper" and torch.cuda.is_available() else "cpu"
 
 
 def shortened(recipe: Recipe, steps: int, rounds: int | None = ROUNDS) -> Recipe:

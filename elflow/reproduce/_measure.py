@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from elflow import __version__
 from elflow.kernels import native
 
-__all__ = ["interleaved", "machine", "timings"]
+__all__ = ["interleaved", "machine", "mean_and_error", "timings"]
 
 
 def timings(functions: dict[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, list[float]]:
@@ -38,6 +39,17 @@ def interleaved(functions: dict[str, Callable[[], object]], seconds: float, leas
     return {name: statistics.median(taken) for name, taken in timings(functions, seconds, least).items()}
 
 
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean over seeds and its standard error, which of one value alone is not known: 0.
+
+    Example:
+        >>> mean_and_error([1.0, 3.0])
+        (2.0, 1.0)
+    """
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return statistics.mean(values), error
+
+
 def machine() -> dict[str, Any]:
     """What figures were measured on."""
     model = platform.processor() or platform.machine()
@@ -49,7 +61,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": model,
         "cores": os.cpu_count(),
-        "instruction_set": native.extension.instruction_set(),
+        "instruction_set": native.extension.instruction_set() if native.extension else "plain torch",
         "elflow": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),

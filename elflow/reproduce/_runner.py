@@ -28,6 +28,8 @@ from elflow.reproduce._page import markdown, write_page
 
 __all__ = ["run"]
 
+CHECKPOINT = "checkpoint"
+"""What a job may call the file that it goes on from; it is removed when the job is done."""
 Task = tuple[Experiment, Job]
 Outcome = Record | str
 """The record of a job, or what went wrong."""
@@ -134,6 +136,23 @@ def _work_off(
         finally:
             torch.set_num_threads(threads)
         return
+    lost: list[Task] = []
+    with closing(_in_pool(tasks, plan, output, processes)) as done:
+        for task, outcome in done:
+            if outcome is None:
+                lost.append(task)
+            else:
+                yield task, outcome
+    # A process that dies takes its pool with it. One at a time, it is seen which job it was.
+    for task in lost:
+        ((_, outcome),) = _in_pool([task], plan, output, 1)
+        yield task, outcome or "its process ended before it, for want of memory perhaps"
+
+
+def _in_pool(
+    tasks: list[Task], plan: Plan, output: Path, processes: int
+) -> Generator[tuple[Task, Outcome | None], None, None]:
+    """Each task with its outcome as they come to their ends, or with None if the pool broke before."""
     others = active_children()
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_as_worker) as pool:
         futures: dict[Future[Outcome], Task] = {}
@@ -144,9 +163,9 @@ def _work_off(
                     futures[future] = each, job
             for future in as_completed(futures):
                 try:
-                    outcome = future.result()
+                    outcome: Outcome | None = future.result()
                 except BrokenProcessPool:
-                    outcome = "its process ended before it, for want of memory perhaps"
+                    outcome = None
                 yield futures[future], outcome
         except BaseException:  # Ctrl-C, mostly: what has begun is not waited for
             pool.shutdown(wait=False, cancel_futures=True)
@@ -191,7 +210,9 @@ def _guarded(work: Callable[[Plan, Record, Path], Record], plan: Plan, job: Job,
             torch.manual_seed(plan.seed)
             record = work(plan, job.settings, folder)
         record = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - start_cpu} | record
-        _write(folder / "record.json", json.dumps({"settings": stamp, "record": record}, allow_nan=False) + "\n")
+        kept = {"settings": stamp, "record": record, "files": _files(folder)}
+        _write(folder / "record.json", json.dumps(kept, allow_nan=False) + "\n")
+        (folder / CHECKPOINT).unlink(missing_ok=True)
     except Exception as error:
         return _failure(folder, error)
     (folder / "error.txt").unlink(missing_ok=True)
@@ -215,8 +236,15 @@ def _failure(folder: Path, error: Exception) -> str:
 def _read(folder: Path, stamp: Record) -> Record | None:
     """The record of a job that was done before, if it was done with these very settings."""
     kept = _json(folder / "record.json")
-    same = isinstance(kept, dict) and kept.get("settings") == stamp and isinstance(kept.get("record"), dict)
-    return kept["record"] if same else None
+    if not isinstance(kept, dict) or kept.get("settings") != stamp or not isinstance(kept.get("record"), dict):
+        return None
+    return kept["record"] if kept.get("files", {}).items() <= _files(folder).items() else None
+
+
+def _files(folder: Path) -> dict[str, int]:
+    """What a job leaves for its report, with sizes, by which it is seen whether it is still whole."""
+    ours = {"record.json", "settings.json", "error.txt", CHECKPOINT}
+    return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file() and path.name not in ours}
 
 
 def _json(path: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,30 +60,39 @@ def _likelihoods(name: str, models: dict[str, Best]) -> Table:
     for model, best in models.items():
         record = best.record
         steps = f"{record['steps']:,}" if "steps" in record else ""
-        cells = f"{record['parameters']:,}", steps, f"{record['test']:.3f} ± {record['error']:.3f}", "measured here"
-        rows.append((record["test"], (TITLES[model], *cells)))
+        batch = f"{record['batch_size']:,}" if "batch_size" in record else ""
+        prepared = "whitened" if record.get("whitened") else "standardised"
+        sizes = f"{record['parameters']:,}", prepared, steps, batch
+        rows.append((record["test"], (TITLES[model], *sizes, _nats(record), "measured here")))
     compared = COMPARED.get(name, name)
     for published in TABULAR:
         if published.dataset == compared:
             reference = f"*published*: {published.reference}"
-            rows.append((published.value, (published.system, "", "", f"{published.value:g}", reference)))
+            rows.append((published.value, (published.system, "", "", "", "", f"{published.value:g}", reference)))
     rows.sort(key=lambda row: -row[0])
-    columns = ("model", "parameters", "steps", "test nats", "source")
+    columns = ("model", "parameters", "columns are", "steps", "in a batch", "test nats", "source")
     return Table(name, columns, [cells for _, cells in rows], REMARKS.get(name, ""))
+
+
+def _nats(record: Record) -> str:
+    return f"{record['test']:.3f} ± {record['error']:.3f}"
 
 
 def _sentence(name: str, models: dict[str, Best]) -> str:
     """How ELF compares with what was trained beside it."""
     if "elf" not in models or len(models) < 2:
         return ""
-    ours = models["elf"].record["test"]
-    others = [
-        f"{abs(ours - best.record['test']):.2f} nats {'ahead of' if ours > best.record['test'] else 'behind'} "
-        f"{TITLES[model]}"
-        for model, best in models.items()
-        if model not in ("elf", "gaussian")
-    ]
-    return f"On {name} ELF-AR has {ours:.2f} nats" + (f", {' and '.join(others)}." if others else ".")
+    ours = models["elf"].record
+    others = []
+    for model, best in models.items():
+        if model in ("elf", "gaussian"):
+            continue
+        # The same rows are scored by both, which makes the error of the difference smaller than this.
+        difference = ours["test"] - best.record["test"]
+        error = math.hypot(ours["error"], best.record["error"])
+        where = "ahead of" if difference > 2 * error else "behind" if difference < -2 * error else "from"
+        others.append(f"{abs(difference):.2f} ± {error:.2f} nats {where} {TITLES[model]}")
+    return f"On {name} ELF-AR has {_nats(ours)} nats" + (f": {', '.join(others)}." if others else ".")
 
 
 def _times(sets: dict[str, dict[str, Best]]) -> Table:
@@ -97,7 +107,7 @@ def _times(sets: dict[str, dict[str, Best]]) -> Table:
         for model, best in models.items()
         if "training" in best.record
     ]
-    note = "One thread each. Steps were chosen so that the models of a set train for about the same time."
+    note = "Of training, on one thread each. At the scale of CPUs, steps are such that this is about the same for all."
     return Table("Time", ("set", "model", "training", "each step"), rows, note)
 
 

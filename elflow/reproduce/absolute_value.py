@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from elflow.activations import FELU, RELU, PiecewiseQuadratic
 from elflow.functional import lipschitz
 from elflow.reproduce._experiment import Experiment, Job, Plan, Record, Report, Table
 from elflow.reproduce._figure import INK, SOFT, STYLE, pyplot, save
+from elflow.reproduce._measure import mean_and_error
 
 __all__ = ["EXPERIMENTS", "METHODS", "ExactNetwork", "build", "one_layer_bound"]
 
@@ -130,7 +129,7 @@ def jobs(plan: Plan) -> list[Job]:
     return [
         Job(f"{method}-{seed}", {"method": method, "seed": seed, **same})
         for method in METHODS
-        for seed in range(plan.seed, plan.seed + SEEDS)
+        for seed in plan.seeds(SEEDS)
     ]
 
 
@@ -170,21 +169,21 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     rows = []
     for method, of in found.items():
         errors = [record["error"] for record in of]
-        spread = statistics.stdev(errors) / math.sqrt(len(errors)) if len(errors) > 1 else 0.0
+        mean, spread = mean_and_error(errors)
         rows.append(
             [
                 METHODS[method],
                 str(of[0]["parameters"]),
-                f"{statistics.mean(errors):.1e} ± {spread:.0e}",
+                f"{mean:.1e} ± {spread:.0e}",
                 f"{max(record['steepest'] for record in of):.4f}",
                 f"{max(record['constant'] for record in of):.4f}",
             ]
         )
     columns = ["Network", "Parameters", "Mean squared error", "Greatest slope", "Constant"]
     note = (
-        f"Mean and standard error over {SEEDS} seeds; slopes and constants are the greatest of the seeds. The constant "
-        "is exact for the first two, and the product of the spectral norms for the others. No network with one hidden "
-        f"layer and spectral norms of one gets below 1/48 = {one_layer_bound():.4f}."
+        f"Mean and standard error over {len(errors)} seeds; slopes and constants are the greatest of the seeds. The "
+        "constant is exact for the first two, and the product of the spectral norms for the others. No network with "
+        f"one hidden layer and spectral norms of one gets below 1/48 = {one_layer_bound():.4f}."
     )
     caption = "What was learnt (first seed), and how far it is from abs(x)."
     table = Table("abs(x) on [-1, 1], x uniform", columns, rows, note)

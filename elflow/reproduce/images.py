@@ -19,7 +19,6 @@ from elflow.reproduce._experiment import Experiment, Job, Plan, Record
 from elflow.reproduce._image_fit import (
     SAMPLES_FILE,
     bits_of,
-    device,
     histogram_bits,
     keep_samples,
     record_of,
@@ -30,7 +29,7 @@ from elflow.training import Recipe, preset
 
 __all__ = ["EXPERIMENTS"]
 
-STEPS = {"digits": 400, "mnist": 150, "cifar10": 60}
+STEPS = {"digits": 500, "mnist": 180, "cifar10": 60}
 """At the scale of CPUs: for about ten minutes of one core in all."""
 HELD_OUT = {"digits": 150, "mnist": 256, "cifar10": 128}
 TEST = {"digits": 300, "mnist": 1_000, "cifar10": 400}
@@ -47,7 +46,7 @@ GLOW_RECIPE: dict[str, Any] = {"batch_size": 128, "rate": 6e-3}
 
 CHANNELS = [8, 16, 32]
 """Widths of the hypernetworks that are compared on CPUs; 16 is that of the presets."""
-SIZE_STEPS = {"digits": 150, "mnist": 80}
+SIZE_STEPS = {"digits": 150, "mnist": 110}
 COUNTED = ["mnist-small", "mnist", "cifar10-small", "cifar10-vardeq-4m", "cifar10", "imagenet64"]
 SMALL = {"mnist-small": "mnist", "cifar10-small": "cifar10", "cifar10-vardeq-4m": "cifar10"}
 """The paper's small models, and what each is of."""
@@ -78,7 +77,8 @@ def _job(plan: Plan, name: str, system: str, kind: str, scale: str) -> Job:
         key,
         {
             "dataset": name,
-            "file": _image_data.find(plan, name),
+            "file": (file := _image_data.find(plan, name)),
+            "stamp": [] if file is None else plan.stamp(file),
             "system": system,
             "preset": name,
             "scale": scale,
@@ -99,7 +99,7 @@ def _work(plan: Plan, settings: Record, folder: Path) -> Record:
     x, test = _image_data.images(plan, settings["dataset"], settings["file"])
     scored = _image_data.spread(test, settings["test"])
     flow, recipe = _model(settings, x)
-    accelerator = device(plan) if settings["system"] == "elf" else "cpu"
+    accelerator = plan.device if settings["system"] == "elf" else "cpu"
     held_out = min(settings["held_out"] or MOST_HELD_OUT, max(1, len(x) // 10))
     best, training = trained(
         flow, recipe, x, None, held_out, settings["seed"], folder, settings, accelerator=accelerator

@@ -71,13 +71,13 @@ LOOKS = {"paper": (ACCENT, "o"), "direct": (SOFT, "s"), "elflow": ("#1d6b4f", "D
 
 
 def networks_at_once(name: str, units: int) -> int:
-    """How many networks a call takes: so many that calling does not weigh, with 8 MB of slopes at most.
+    """How many networks a call takes: so many that calling does not weigh, with 16 MB of slopes at most.
 
     Example:
         >>> networks_at_once("paper", 1024), networks_at_once("elflow", 1024)
-        (1, 64)
+        (2, 64)
     """
-    return max(1, 2**16 // units if name == "elflow" else 2**20 // units**2)
+    return 2**16 // units if name == "elflow" else 2**21 // units**2
 
 
 def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:

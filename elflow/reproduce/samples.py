@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXPERIMENTS"]
 
-STEPS, HELD_OUT = 220, 150
+STEPS, HELD_OUT = 280, 150
 CLASSES, OF_EACH = 10, 8
 DRAWN = 40
 """How many images are drawn from `mnist.elf`."""
@@ -35,7 +35,7 @@ def _jobs(plan: Plan) -> list[Job]:
     own = {"steps": plan.steps(STEPS), "changes": {"classes": CLASSES}, "held_out": HELD_OUT, "of_each": OF_EACH}
     jobs = [Job("digits", own | {"seed": plan.seed})]
     if given(plan) is not None:
-        jobs.append(Job("mnist", {"model": MODEL, "seed": plan.seed}))
+        jobs.append(Job("mnist", {"model": MODEL, "stamp": plan.stamp(MODEL), "seed": plan.seed}))
     return jobs
 
 
@@ -96,7 +96,7 @@ def _report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         _grids(folder / "mnist.png", "MNIST", test, _drawn(folder, "mnist"))
         pictures["mnist.png"] = f"MNIST: test images if they are here, and new ones of {record['source']}."
         rows.append(["ELF", "MNIST", record["source"], "", str(record["drawn"])])
-    for key, record in _siblings(folder).items():
+    for key, record in _siblings(plan, folder).items():
         new = _drawn(folder.parent / "images", key)
         data, system = DATASETS[record["dataset"]].title, NAMES[record["system"]]
         source = f"the model of `images` after {record['steps']:,} steps, {record['dequantization']} dequantisation"
@@ -126,13 +126,16 @@ def _drawn(folder: Path, key: str) -> tuple[Tensor, int]:
         return torch.from_numpy(found["x"]), int(found["levels"])
 
 
-def _siblings(folder: Path) -> dict[str, Record]:
-    """The records of `images` in the same output folder whose models have drawn images, by their keys."""
+def _siblings(plan: Plan, folder: Path) -> dict[str, Record]:
+    """The records of `images`, of the same plan and output folder, whose models have drawn images, by their keys."""
     found = {}
     for path in sorted((folder.parent / "images" / "jobs").glob(f"*/{SAMPLES_FILE}")):
         try:
-            found[path.parent.name] = json.loads((path.parent / "record.json").read_text())["record"]
-        except (OSError, ValueError, KeyError):  # a job that has not come to its end
+            kept = json.loads((path.parent / "record.json").read_text())
+            same = all(kept["settings"][name] == getattr(plan, name) for name in ("scale", "seed", "effort"))
+            if same and "dataset" in kept["record"]:
+                found[path.parent.name] = kept["record"]
+        except (OSError, ValueError, KeyError, TypeError):  # a job that has not come to its end
             continue
     return found
 

@@ -19,7 +19,7 @@ import elflow
 from elflow.reproduce import _figure, _image_data
 from elflow.reproduce._experiment import Experiment, Job, Plan, Record, Report, Table
 from elflow.reproduce._image_data import MODEL, given
-from elflow.reproduce._image_fit import bits_of, device, shortened, trained
+from elflow.reproduce._image_fit import bits_of, shortened, trained
 from elflow.training import preset, train
 from elflow.transforms import METHODS
 
@@ -50,12 +50,20 @@ def _jobs(plan: Plan) -> list[Job]:
         jobs.append(_job(plan, "mnist", {"model": MODEL}))
     elif (file := _image_data.find(plan, "mnist")) is not None:
         steps = STEPS["mnist"] if plan.scale == "cpu" else PAPER_STEPS
-        jobs.append(_job(plan, "mnist", {"file": file, "scale": plan.scale, "steps": plan.steps(steps)}))
+        jobs.append(
+            _job(
+                plan,
+                "mnist",
+                {"file": file, "scale": plan.scale, "steps": plan.steps(steps)},
+            )
+        )
     return jobs
 
 
 def _job(plan: Plan, name: str, settings: Record) -> Job:
-    return Job(name, {"flow_of": name, **settings, "few": FEW[name], "many": MANY[name], "seed": plan.seed})
+    stamp = plan.stamp(*(settings[key] for key in ("model", "file") if key in settings))
+    same = {"stamp": stamp, "few": FEW[name], "many": MANY[name], "seed": plan.seed}
+    return Job(name, {"flow_of": name, **settings, **same})
 
 
 def _work(plan: Plan, settings: Record, folder: Path) -> Record:
@@ -121,7 +129,7 @@ def _digits_flow(settings: Record) -> tuple[Record, Invert, int]:
 
 
 def _mnist_flow(plan: Plan, settings: Record, folder: Path) -> tuple[Record, Invert, int, str]:
-    where = device(plan)
+    where = plan.device
     if "model" in settings:
         model, classes = _image_data.load_given(plan)
         found: Record = {"source": f"{settings['model']} of the data folder"}

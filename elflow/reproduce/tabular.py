@@ -76,7 +76,7 @@ def _jobs(plan: Plan) -> list[Job]:
     jobs = []
     for name in _found(plan):
         features = _WIDTHS[name]
-        base = {"set": name, "seed": plan.seed}
+        base = {"set": name, "seed": plan.seed, "files": _files(plan, name)}
         jobs.append(Job(f"{name}-gaussian", base | {"model": "gaussian"}))
         if plan.scale == "cpu":
             for model, small in _small(features).items():
@@ -101,6 +101,15 @@ def _found(plan: Plan) -> list[str]:
     return [name for name in _WIDTHS if plan.data is not None and find_maf(name, plan.data) is not None]
 
 
+def _files(plan: Plan, name: str) -> list[list[Any]]:
+    """What tells the data from others, so that no record of others is taken for one of these."""
+    folder = find_maf(name, plan.data) if plan.data is not None else None
+    if folder is None:
+        return []
+    files = {path for file in maf_files(name) for path in folder.glob(f"{Path(file).stem}.*")}
+    return plan.stamp(*(str(path.relative_to(plan.data)) for path in sorted(files)))  # type: ignore[arg-type]
+
+
 def _missing(plan: Plan) -> list[str]:
     found = _found(plan)
     return [
@@ -116,6 +125,12 @@ def _work(plan: Plan, settings: Record, folder: Path) -> Record:
     for part in (train, val, test):
         part.sub_(loc).div_(scale)
     volume = -float(scale.double().log().sum())
+    if not (scale > 0).all() or len(test) < 2:
+        constant = [i for i, value in enumerate(scale.tolist()) if not value > 0]
+        raise ValueError(
+            f"{settings['set']} must have columns that vary and two test rows, got the constant columns {constant} "
+            f"and {len(test)} test rows"
+        )
     record = {"set": settings["set"], "model": settings["model"], "rows": len(train), "features": train.shape[1]}
     if settings["model"] == "gaussian":
         return (
@@ -139,12 +154,12 @@ def _work(plan: Plan, settings: Record, folder: Path) -> Record:
         trainer_options={"accelerator": "gpu"} if settings.get("device") == "cuda" else None,
     )
     scores = _mean(_log_prob(best, test) + volume)
-    history = training.history
-    every = max(1, len(history) // 200)
+    history = [entry for entry in training.history if math.isfinite(entry["validation"])]
+    shown = history[:: max(1, len(history) // 200)]
     curve = {
-        "step": [entry["step"] for entry in history[::every]],
-        "seconds": [entry["seconds"] for entry in history[::every]],
-        "validation": [round(entry["validation"] + volume, 4) for entry in history[::every]],
+        "step": [entry["step"] for entry in shown],
+        "seconds": [entry["seconds"] for entry in shown],
+        "validation": [round(entry["validation"] + volume, 4) for entry in shown],
     }
     return (
         record
@@ -155,6 +170,8 @@ def _work(plan: Plan, settings: Record, folder: Path) -> Record:
             "steps": history[-1]["step"],
             "training": training.seconds,
             "stopped": training.stopped,
+            "whitened": settings["whiten"],
+            "batch_size": settings["recipe"]["batch_size"],
             "curve": curve,
         }
     )

@@ -48,9 +48,9 @@ STEPS = {"eight-gaussians": 2_000, "checkerboard": 1_500}
 PAPER_STEPS = 10_000
 SEEDS = 3
 SLOW = {"cnf": 0.05, "cpflow": 0.5, "residual": 0.5, "unaf": 0.25, "planar": 1.0, "radial": 1.0}
-"""The share of the steps that slow peers have, and one seed only."""
+"""The share of the steps that slow peers have at the scale of CPUs, and one seed only."""
 RATES = {"bnaf": 1e-2}
-"""The rates of peers that want another one than ELF's, which serves NSF best, too."""
+"""The rates of peers that want another one than ELF's."""
 TEST_POINTS = 100_000
 """How many fresh points decide about a gap; models that are slow to evaluate have a tenth of them."""
 GRID = 160
@@ -132,13 +132,15 @@ def _jobs(toy_name: str, plan: Plan) -> list[Job]:
     jobs = []
     models = ["elf", *(name for name in PEERS if available(name))]
     for model in models:
-        share = SLOW.get(model, 1.0)
-        for seed in range(1 if model in SLOW else SEEDS):
+        slow = model in SLOW and plan.scale == "cpu"
+        share = SLOW[model] if slow else 1.0
+        for number, seed in enumerate(plan.seeds(SEEDS)[: 1 if slow else SEEDS]):
             settings = {"toy": toy_name, "model": model, "steps": plan.steps(round(share * steps))}
-            settings |= {"seed": plan.seed + seed, "device": plan.device}
+            settings |= {"seed": seed, "device": plan.device}
             settings |= {"setting": asdict(replace(setting, rate=RATES.get(model, setting.rate)))}
-            jobs.append(Job(f"{model}-{seed}", settings))
-    return [*jobs, Job("speed", {"toy": toy_name, "models": models, "seconds": 60 * min(1.0, plan.effort)})]
+            jobs.append(Job(f"{model}-{number}", settings))
+    speed = {"toy": toy_name, "models": models, "setting": asdict(setting), "seconds": 60 * min(1.0, plan.effort)}
+    return [*jobs, Job("speed", speed)]
 
 
 def _work(plan: Plan, settings: Record, folder: Path) -> Record:
