@@ -145,15 +145,13 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         powers[name] = fit_line(logs, torch.tensor([times["units"][name][k] for k in large]).log().tolist())[1]
         linear[name] = fit_line(sizes["batches"], times["batches"][name])
     _draw(folder / "runtime.png", sizes, times, quadratic["paper"], linear)
-    ratio = times["units"]["paper"][-1] / times["units"]["elflow"][-1]
     text = (
         f"Times on one thread of {record['machine']['processor']}, medians of calls in turn. The paper's "
         "algorithm evaluates the slope at both breakpoints of each unit, from all units each time. Its time follows "
         f"a + b H² in the number of units H with R² = {quadratic['paper'][2]:.4f}, and grows as "
         f"H^{powers['paper']:.2f} from {FROM_UNITS} units on. elflow sorts the breakpoints and walks along them: its "
-        f"time grows as H^{powers['elflow']:.2f}, and at {sizes['units'][-1]:,} units it takes "
-        + (f"1/{ratio:.3g} of the time. " if ratio > 1 else f"{1 / ratio:.3g} times as long. ")
-        + f"A straight line in the number of networks has R² = {linear['paper'][2]:.4f} for the paper's and "
+        f"time grows as H^{powers['elflow']:.2f}. {_ratios(sizes['units'][-1], times['units'])} "
+        f"A straight line in the number of networks has R² = {linear['paper'][2]:.4f} for the paper's and "
         f"{linear['elflow'][2]:.4f} for ours. Their constants differ by at most {record['apart']:.0e}, relatively."
     )
     tables = [
@@ -181,6 +179,16 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     return Report(text, tables, {"runtime.png": caption})
 
 
+def _ratios(units: int, times: dict[str, list[float]]) -> str:
+    """How much longer the paper's algorithm takes: written as elflow is, and as most would write it."""
+    parts = [
+        f"{times[name][-1] / times['elflow'][-1]:.3g} times as long as elflow {how}"
+        for name, how in (("direct", "where it is written in C++, too"), ("paper", "in plain torch"))
+        if name in times
+    ]
+    return f"With {units:,} units the paper's algorithm takes {', and '.join(parts)}."
+
+
 def _table(title: str, column: str, scale: float, sizes: list[int], times: dict[str, list[float]]) -> Table:
     names = [name for name in LABELS if name in times]
     rows = [
@@ -191,7 +199,7 @@ def _table(title: str, column: str, scale: float, sizes: list[int], times: dict[
         ]
         for k, size in enumerate(sizes)
     ]
-    return Table(title, [column, *[LABELS[name] for name in names], "Paper's / elflow"], rows)
+    return Table(title, [column, *[LABELS[name] for name in names], "Paper's in torch / elflow"], rows)
 
 
 def _draw(
