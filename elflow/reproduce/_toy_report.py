@@ -123,12 +123,12 @@ def _times(scores: dict[str, Score], ranked: list[str], speed: Record) -> Table:
         step = speed["step"][model]
         cells = f"{1e3 * step:.1f} ms", f"{step / speed['step']['elf']:.2f}", f"{1e3 * speed['density'][model]:.1f} ms"
         draw = f"{1e3 * statistics.median(sampling):.0f} ms" if sampling else "cannot"
-        training = statistics.mean(run["training"] for run in scores[model].runs)
-        rows.append((title(model), *cells, draw, f"{training:.0f} s"))
+        rows.append((title(model), *cells, draw, f"{step * scores[model].runs[0]['steps']:.0f} s"))
     columns = ("model", "training step", "times ELF's", "1,000 densities", "1,000 samples", "whole training")
     note = (
         "One thread of the CPU. Steps and densities are medians, all models by turns in one run, before training; "
-        "samples are drawn from trained models, the quicker of two goes."
+        "samples are drawn from trained models, the quicker of two goes. The whole training is the step "
+        "times the number of them."
     )
     return Table("Time", columns, rows, note)
 
@@ -182,7 +182,7 @@ def _draw_densities(path: Path, name: str, folder: Path, keys: dict[str, str], s
 
 def _draw_density(place: Axes, axis: Any, density: Any, top: float, label: str) -> None:
     levels = [top * step / 12 for step in range(13)]
-    place.contourf(axis, axis, np.clip(density.T, 0, top), levels=levels, cmap="Blues")
+    place.contourf(axis, axis, np.clip(density.T, 0, 0.999 * top), levels=levels, cmap="Blues")
     place.set(aspect="equal", xticks=[], yticks=[])
     place.set_title(label, fontsize=8)
 
@@ -190,17 +190,17 @@ def _draw_density(place: Axes, axis: Any, density: Any, top: float, label: str) 
 def _draw_curves(path: Path, curves: dict[str, Any], bound: float) -> None:
     plt = _figure.pyplot()
     with plt.rc_context(_figure.STYLE):
-        figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
-        colors = plt.get_cmap("tab10").colors
+        figure, axes = plt.subplots(1, 2, figsize=(12, 3.8), layout="constrained", sharey=True)
+        colors = plt.get_cmap("Dark2").colors
         for place, horizontal in zip(axes, ("step", "seconds"), strict=True):
             for color, (model, curve) in zip(colors, curves.items(), strict=False):
                 ours = model == "elf"
                 style = {"color": _figure.ACCENT if ours else color, "linewidth": 1.8 if ours else 1.0}
                 place.plot(curve[horizontal], curve["loss"], label=title(model), **style)
             place.axhline(-bound, color=_figure.SOFT, linestyle=":", linewidth=1)
-            place.set(xlabel=horizontal, ylim=(-bound - 0.1, -bound + 1.2))
+            place.set(xlabel=horizontal, ylim=(-bound - 0.1, -bound + 2.4))
             place.set_xscale("log")
         axes[0].set_ylabel("nats")
-        axes[1].legend(frameon=False, fontsize=8)
+        figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside right upper")
         _figure.save(figure, path)
         plt.close(figure)
