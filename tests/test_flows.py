@@ -29,6 +29,8 @@ FLOWS = {
     "given order": lambda: elflow.ELF(4, order=(2, 0, 3, 1), **SMALL),
     "given orders": lambda: elflow.ELF(3, order=[(2, 0, 1), (0, 1, 2)], **SMALL),
     "rank": lambda: elflow.ELF(5, 2, rank=4, **SMALL),
+    "scale": lambda: elflow.ELF(3, 2, scale=True, **SMALL),
+    "scale, shared order": lambda: elflow.ELF(4, order="shared", scale=True, rank=4, **SMALL),
     "one transform, one unit": lambda: elflow.ELF(3, transforms=1, units=1, hidden_features=(8,)),
     "no hidden layer": lambda: elflow.ELF(3, transforms=2, units=4, hidden_features=()),
     "tight bound": lambda: elflow.ELF(3, 1, bound=0.3, **SMALL),

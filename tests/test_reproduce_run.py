@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def test_records_are_kept(output):
     first = result(output)
     assert list(first["records"]) == ["a", "b", "c", "d"]
     assert all(record["threads"] == 1 for record in first["records"].values())
-    assert reproduced(output) == ["4 of 4 jobs were done before"]
+    assert reproduced(output) == ["4 of 4 jobs were done before", "writing the reports"]
     assert calls(output) == "abcd"
     assert result(output) == first
     (output / "tiny" / "jobs" / "c" / "record.json").write_text("{")
@@ -81,14 +82,35 @@ def test_records_are_kept(output):
 
 
 @pytest.mark.parametrize("changed", [{"seed": 1}, {"effort": 2.0}, {"scale": "paper"}])
-def test_other_settings_run_again(output, changed):
+def test_what_another_plan_has_found_is_not_replaced(output, changed):
     reproduced(output)
     before = result(output)
-    assert len(reproduced(output, Plan(**changed))) == 4
+    name = r"output must be another folder than that of --scale cpu --seed 0 --effort 1\.0, got .*output"
+    with pytest.raises(ValueError, match=name):
+        reproduced(output, Plan(**changed))
+    assert result(output) == before
+    reproduced(other := output.with_name("other"), Plan(**changed))
+    assert (result(other)["tables"] == before["tables"]) == ("seed" not in changed)
+
+
+def test_other_settings_of_a_job_begin_anew(output, monkeypatch):
+    reproduced(output)
+    monkeypatch.setattr(Plan, "steps", lambda self, count: 7)
+    reproduced(output)
     assert calls(output) == "abcdabcd"
-    assert (result(output)["tables"] == before["tables"]) == ("seed" not in changed)
-    steps = (output / "tiny" / "jobs" / "a" / "steps").read_text()
-    assert steps == f"{Plan(**changed).steps(100)} "  # those of before are gone
+    assert (output / "tiny" / "jobs" / "a" / "steps").read_text() == "7 "  # those of before are gone
+
+
+def test_an_experiment_of_ones_own(output):
+    mine = replace(_tiny_experiment.EXPERIMENTS["tiny"], name="mine", title="My own")
+    reports = elflow.reproduce.run(mine, Plan(), str(output), tell=lambda line: None)
+    assert list(reports) == ["mine"]
+    assert "My own" in (output / "index.html").read_text()
+
+
+def test_less_effort_is_said_first(output):
+    reproduced(output, Plan(effort=0.5))
+    assert result(output)["text"].startswith("*With 0.5 times the training steps of the scale.* **4 jobs**")
 
 
 def test_the_same_seed_gives_the_same_tables_in_any_process(tmp_path):
@@ -327,7 +349,8 @@ def test_markdown(output, tmp_path):
     (data / "keys").write_text("xy")
     assert reproduced(output, Plan(data=data, effort=0.5))[0] == "tiny: half of the <data> are not there"
     text = (output / "tiny" / "section.md").read_text()
-    assert text.startswith("## A tiny <experiment>\n\n**2 jobs** were done.")
+    begin = "## A tiny <experiment>\n\n*With 0.5 times the training steps of the scale.* **2 jobs** were done."
+    assert text.startswith(begin)
     table = text[text.index("| model") :].split("\n\n")[0].splitlines()
     assert table[1] == "| --- | ---: | --- |"
     assert table[4] == r"| NSF \| <b> | 157.31 | *published*: Durkan et al. 2019 |"
@@ -344,10 +367,10 @@ def test_the_command(output, tmp_path, monkeypatch):
     rows = result(output)["tables"][0]["rows"]
     for row in rows:
         assert re.search(r"\s+".join(re.escape(cell) for cell in row if cell), out)
-    assert all(line.startswith("elflow: [") for line in err.splitlines())
+    assert all(line.startswith(("elflow: [", "elflow: writing")) for line in err.splitlines())
     assert result(output)["plan"] == {"scale": "cpu", "seed": 3, "effort": 1.0, "data": False}
     _, err = succeeds("reproduce", "all", "-o", output, "--seed", "3")
-    assert err == "elflow: 4 of 4 jobs were done before\n"
+    assert err == "elflow: 4 of 4 jobs were done before\nelflow: writing the reports\n"
 
     monkeypatch.setenv("ELFLOW_DATA", str(tmp_path))
     (tmp_path / "keys").write_text("ab")
@@ -378,4 +401,4 @@ def test_what_the_command_refuses(output, tmp_path):
 def test_the_help_names_every_experiment(monkeypatch):
     monkeypatch.undo()
     help_ = " ".join(typer.main.get_command(app).commands["reproduce"].help.split())
-    assert f"NAME is all, or of: {', '.join(elflow.reproduce.EXPERIMENTS)}." in help_
+    assert f"NAME is all, or any of {', '.join(elflow.reproduce.EXPERIMENTS)}." in help_

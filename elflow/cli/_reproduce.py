@@ -46,7 +46,7 @@ def reproduce(
     elflow reproduce checkerboard eight-gaussians -o toys
     elflow reproduce all --data datasets
 
-    NAME is all, or of: networks, absolute-value, relu-flow, runtime, eight-gaussians, checkerboard, tabular, images,
+    NAME is all, or any of networks, absolute-value, relu-flow, runtime, eight-gaussians, checkerboard, tabular, images,
     parameter-efficiency, sampling, samples. What needs data that are not there is said and left out.
 
     Tables are printed; a page of all that is found, index.html, is in the folder, and JSON, Markdown and pictures of

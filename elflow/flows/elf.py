@@ -24,10 +24,12 @@ from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.flows.layered import LayeredFlow
 from elflow.functional import bump_size
 from elflow.nn import ActNorm, Hypernetwork
-from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTransform
+from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTransform, ScaledTransform
 
 __all__ = ["ELF", "MaskedELFTransform"]
 
+MOST_SCALED = 7.0
+"""The logarithms of scales stay below this."""
 ROW_NUMBERS = 2**19
 """How many numbers a hypernetwork returns at a time where no gradients are needed."""
 
@@ -58,6 +60,8 @@ class ELF(LayeredFlow):
             So does a permutation of the features. A sequence of permutations gives each transformation its own.
         rank: The size of an embedding of each feature before the last layer of the hypernetworks, which saves weights
             on wide tables; None has no such stage.
+        scale: Whether hypernetworks also scale their coordinates before the networks see them, as those of MAF do.
+            Slopes then have no bound: for data whose spread varies much from row to row, such as image patches.
 
     Example:
         >>> flow = ELF(features=3, context=2, transforms=2, units=16)
@@ -81,6 +85,7 @@ class ELF(LayeredFlow):
         activation: PiecewiseQuadratic = FELU,
         order: str | Sequence[int] | Sequence[Sequence[int]] = "alternating",
         rank: int | None = None,
+        scale: bool = False,
     ) -> None:
         features = check_count("features", features)
         context = check_count("context", context, least=0)
@@ -90,7 +95,8 @@ class ELF(LayeredFlow):
         orders = _orders(order, features, check_count("transforms", transforms))
         layers: list[LazyTransform] = []
         for layer_order in orders:
-            elf = MaskedELFTransform(features, context, units, hidden_features, bound, activation, layer_order, rank)
+            sizes = units, hidden_features, bound, activation
+            elf = MaskedELFTransform(features, context, *sizes, layer_order, rank, scale)
             layers += [ActNorm(features), elf]
         super().__init__([*layers, ActNorm(features)], features, context)
         self.orders = orders
@@ -104,6 +110,7 @@ class ELF(LayeredFlow):
             "activation": activation,
             "order": [list(order) for order in orders],
             "rank": rank,
+            "scale": bool(scale),
         }
 
     def conditional_cdf(self, x: Tensor, c: Tensor | None = None) -> Tensor:
@@ -201,6 +208,7 @@ class MaskedELFTransform(LazyTransform):
         activation: PiecewiseQuadratic = FELU,
         order: Sequence[int] | None = None,
         rank: int | None = None,
+        scale: bool = False,
     ) -> None:
         super().__init__()
         check_bound(bound)
@@ -208,6 +216,7 @@ class MaskedELFTransform(LazyTransform):
         self.features = check_count("features", features)
         self.bound = bound
         self.activation = activation
+        self.scale = scale
         self.order = check_order(range(features) if order is None else order, features)
         self.hyper = Hypernetwork(
             features,
@@ -216,6 +225,7 @@ class MaskedELFTransform(LazyTransform):
             check_counts("hidden_features", hidden_features),
             self.order,
             rank if rank is None else check_count("rank", rank),
+            more=1 if scale else 0,
         )
 
     def extra_repr(self) -> str:
@@ -246,8 +256,12 @@ class MaskedELFTransform(LazyTransform):
         x[..., free] = self._bumps(self.hyper.first).inv(y[..., free])
         return x
 
-    def _bumps(self, phi: Tensor) -> BumpTransform:
-        return BumpTransform(phi, self.hyper.units, self.bound, self.activation)
+    def _bumps(self, phi: Tensor) -> BumpTransform | ScaledTransform:
+        if not self.scale:
+            return BumpTransform(phi, self.hyper.units, self.bound, self.activation)
+        bumps = BumpTransform(phi[..., :-1].contiguous(), self.hyper.units, self.bound, self.activation)
+        steep = phi[..., -1]
+        return ScaledTransform(steep / (1 + steep.abs() / MOST_SCALED), bumps)
 
 
 def _orders(order: Any, features: int, transforms: int) -> tuple[tuple[int, ...], ...]:

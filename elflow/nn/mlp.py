@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from zuko.nn import MaskedLinear, MaskedMLP
 
 from elflow.nn.start import initial_phi
@@ -30,6 +31,7 @@ class Hypernetwork(nn.Module):
         rank: The size of an embedding of each coordinate, from which its network is computed; None computes it from the
             last hidden layer. With h hidden features the embedding takes `features * rank * (h + 5/2 H)` weights
             instead of `features * h * 5/2 H`.
+        more: How many numbers to return for each coordinate besides; they begin near zero.
 
     Example:
         >>> hyper = Hypernetwork(features=3, context=0, units=8, hidden_features=(32, 32), order=(0, 1, 2))
@@ -52,19 +54,20 @@ class Hypernetwork(nn.Module):
         hidden_features: Sequence[int],
         order: Sequence[int],
         rank: int | None = None,
+        more: int = 0,
     ) -> None:
         super().__init__()
         self.units = units
         self.free = () if context else (order[0],)
         self.dependent = tuple(feature for feature in range(features) if feature not in self.free)
         if self.free:
-            self.first = nn.Parameter(initial_phi(1, units))
+            self.first = nn.Parameter(pad(initial_phi(1, units), (0, more)))
         if self.dependent:
             position = torch.empty(features, dtype=torch.long)
             position[list(order)] = torch.arange(features)
             before = position[list(self.dependent), None] > position
             inputs = torch.cat([before, torch.ones(len(before), context, dtype=torch.bool)], dim=-1)
-            start = initial_phi(len(before), units)
+            start = pad(initial_phi(len(before), units), (0, more))
             count, outputs = start.shape
             net = MaskedMLP(inputs.repeat_interleave(rank or outputs, dim=0), hidden_features)
             head = FactoredHead(count, rank, outputs) if rank else nn.Unflatten(-1, (count, outputs))
@@ -78,7 +81,7 @@ class Hypernetwork(nn.Module):
             self.net = nn.Sequential(*[_unmasked(layer) for layer in layers], head)
 
     def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
-        """The networks of the dependent coordinates, `(..., dependent, bump_size(units))`, for x `(..., features)`."""
+        """The networks of the dependent coordinates, `(..., dependent, numbers of each)`, for x `(..., features)`."""
         if context is not None:
             batch = torch.broadcast_shapes(x.shape[:-1], context.shape[:-1])
             x = torch.cat([x.expand(*batch, -1), context.expand(*batch, -1)], dim=-1)

@@ -43,8 +43,10 @@ class Plan:
         check_choice("scale", self.scale, SCALES)
         check_positive("effort", self.effort)
         check_count("seed", self.seed, least=0)
-        if self.data is not None and not self.data.is_dir():
-            raise FileNotFoundError(f"data must be a folder, got {self.data}")
+        if self.data is not None:
+            object.__setattr__(self, "data", Path(self.data))
+            if not self.data.is_dir():
+                raise FileNotFoundError(f"data must be a folder, got {self.data}")
 
     @property
     def device(self) -> str:

@@ -52,7 +52,9 @@ def write_page(output: Path) -> None:
     from elflow.reproduce import EXPERIMENTS
 
     output.mkdir(parents=True, exist_ok=True)
-    there = {name: _entry(name, output / name) for name in EXPERIMENTS if (output / name / "result.json").exists()}
+    others = sorted(path.parent.name for path in output.glob("*/result.json") if path.parent.name not in EXPERIMENTS)
+    names = [name for name in EXPERIMENTS if (output / name / "result.json").exists()] + others
+    there = {name: _entry(name, output / name) for name in names}
     absent = [name for name in EXPERIMENTS if name not in there]
     content = _page(there, absent)
     with replacing(output / "index.html") as temporary:

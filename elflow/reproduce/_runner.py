@@ -37,9 +37,9 @@ Tell = Callable[[str], None]
 
 
 def run(
-    names: Sequence[str],
+    names: str | Experiment | Sequence[str | Experiment],
     plan: Plan,
-    output: Path,
+    output: str | os.PathLike[str],
     processes: int = 1,
     tell: Tell = print,
 ) -> dict[str, Report]:
@@ -48,9 +48,9 @@ def run(
     A run that was interrupted goes on where it was when it is started again with the same plan and folder.
 
     Arguments:
-        names: Which experiments, of `EXPERIMENTS`.
+        names: Which experiments, of `EXPERIMENTS`, or experiments of your own.
         plan: How to run them.
-        output: The folder for what they find.
+        output: The folder for what they find. What is there must be of the same plan.
         processes: How many jobs run side by side, on one thread each. With one they run in this process.
         tell: Told of each step in a line.
 
@@ -62,12 +62,17 @@ def run(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     reports = run(["networks"], Plan(), Path(folder), tell=lambda line: None)
         ...     sorted(path.name for path in Path(folder, "networks").iterdir() if path.is_file())
-        ['networks.png', 'result.json', 'section.md']
+        ['networks.png', 'plan.json', 'result.json', 'section.md']
     """
     from elflow.reproduce import experiment
 
     check_count("processes", processes)
-    chosen = {name: experiment(name) for name in dict.fromkeys(names)}
+    output = Path(output)
+    asked = [names] if isinstance(names, str | Experiment) else names
+    found = [each if isinstance(each, Experiment) else experiment(each) for each in asked]
+    chosen = {each.name: each for each in found}
+    for name in chosen:
+        _claim(output / name, plan)
     outcomes: dict[str, dict[str, Outcome]] = {}
     tasks: list[Task] = []
     for name, each in chosen.items():
@@ -86,13 +91,27 @@ def run(
             outcomes[each.name][job.key] = outcome
             at = f"[{count}/{len(tasks)}, {time.perf_counter() - start:.0f} s] {each.name}: {job.key}"
             tell(f"{at} failed: {outcome}" if isinstance(outcome, str) else f"{at}, {outcome['seconds']:.0f} s")
+    if total:
+        tell("writing the reports")
     reports = {
         name: _finish(each, plan, outcomes[name], output / name, tell)
         for name, each in chosen.items()
         if outcomes[name]
     }
-    write_page(output)
+    if reports:
+        write_page(output)
     return reports
+
+
+def _claim(folder: Path, plan: Plan) -> None:
+    """Makes a folder that of a plan: what another plan has found there would be lost."""
+    wanted = {"scale": plan.scale, "seed": plan.seed, "effort": plan.effort}
+    there = _json(folder / "plan.json")
+    if there is None:
+        _write(folder / "plan.json", json.dumps(wanted) + "\n")
+    elif there != wanted:
+        options = " ".join(f"--{name} {value}" for name, value in there.items())
+        raise ValueError(f"output must be another folder than that of {options}, got {folder.parent}: choose one by -o")
 
 
 def _finish(each: Experiment, plan: Plan, outcomes: dict[str, Outcome], folder: Path, tell: Tell) -> Report:
@@ -113,7 +132,7 @@ def _finish(each: Experiment, plan: Plan, outcomes: dict[str, Outcome], folder: 
         "machine": machine(),
         "missing": each.missing(plan),
         "failed": failed,
-        "text": report.text,
+        "text": _proviso(plan) + report.text,
         "tables": [vars(table) for table in report.tables],
         "pictures": report.pictures,
         "records": records,
@@ -121,6 +140,10 @@ def _finish(each: Experiment, plan: Plan, outcomes: dict[str, Outcome], folder: 
     _write(folder / "result.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
     _write(folder / "section.md", markdown(result))
     return report
+
+
+def _proviso(plan: Plan) -> str:
+    return "" if plan.effort == 1 else f"*With {plan.effort:g} times the training steps of the scale.* "
 
 
 def _work_off(

@@ -14,7 +14,6 @@ __all__ = ["report"]
 
 TITLES = {
     "elf": "ELF-AR",
-    "elf-convolutions": "ELF-AR, masked convolutions",
     "nsf": "NSF",
     "maf": "MAF",
     "gaussian": "Gaussian",
@@ -26,7 +25,7 @@ REMARKS = {
     "comparable in distribution with BSDS300, though not the very patches.",
     "power-halfyear": "Half a year of the household's four: not comparable with published figures of POWER.",
 }
-COLORS = {"elf": _figure.ACCENT, "elf-convolutions": "#e08e45", "nsf": "#4a5fa5", "maf": "#1d6b4f"}
+COLORS = {"elf": _figure.ACCENT, "nsf": "#4a5fa5", "maf": "#1d6b4f"}
 
 
 class Best(NamedTuple):

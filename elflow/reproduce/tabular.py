@@ -15,7 +15,6 @@ from elflow.data.maf import MAF_SETS, find_maf, maf_files, read_maf
 from elflow.flows.named import build_flow
 from elflow.flows.whitening import Whitened
 from elflow.reproduce._experiment import Experiment, Job, Plan, Record
-from elflow.reproduce._patches import PatchELF
 from elflow.reproduce._tabular_report import report
 from elflow.training import Recipe, Rows, fit
 
@@ -50,26 +49,16 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
         "maf": {"flow": _NARROW, "steps": 10_000},
     },
     "wide": {
-        "elf": {"flow": _WIDE | {"units": 8}, "steps": 2_100, "whiten": True},
+        "elf": {"flow": _WIDE | {"units": 8, "scale": True}, "steps": 2_100, "whiten": True},
         "nsf": {"flow": _WIDE, "steps": 1_500},
         "maf": {"flow": _WIDE, "steps": 7_500, "whiten": True},
-    },
-    "patches": {
-        "elf-convolutions": {
-            "flow": {"transforms": 2, "units": 16, "channels": 24, "blocks": 2},
-            "batch_size": 128,
-            "steps": 1_050,
-            "whiten": True,
-        },
     },
 }
 """Models for CPUs. By these steps those of a table train for about the same time; NSF does better without whitening."""
 
 
 def _small(features: int) -> dict[str, dict[str, Any]]:
-    if features < 32:
-        return SMALL["narrow"]
-    return SMALL["wide"] | (SMALL["patches"] if features == 63 else {})
+    return SMALL["wide" if features >= 32 else "narrow"]
 
 
 def _jobs(plan: Plan) -> list[Job]:
@@ -80,8 +69,7 @@ def _jobs(plan: Plan) -> list[Job]:
         jobs.append(Job(f"{name}-gaussian", base | {"model": "gaussian"}))
         if plan.scale == "cpu":
             for model, small in _small(features).items():
-                batch_size = small.get("batch_size", CPU.batch_size)
-                recipe = replace(CPU, batch_size=batch_size, max_steps=plan.steps(small["steps"]))
+                recipe = replace(CPU, max_steps=plan.steps(small["steps"]))
                 settings = {"model": model, "flow": small["flow"], "whiten": small.get("whiten", False)}
                 jobs.append(Job(f"{name}-{model}", base | settings | {"recipe": recipe.to_dict()}))
             continue
@@ -120,7 +108,7 @@ def _missing(plan: Plan) -> list[str]:
 def _work(plan: Plan, settings: Record, folder: Path) -> Record:
     if plan.data is None:
         raise ValueError(f"data must be a folder with {settings['set']}, got None")
-    train, val, test = (torch.from_numpy(part) for part in read_maf(settings["set"], plan.data))
+    train, val, test = (torch.from_numpy(part) for part in read_maf(settings["set"], plan.data, settings["seed"]))
     loc, scale = train.mean(0), train.std(0)
     for part in (train, val, test):
         part.sub_(loc).div_(scale)
@@ -138,9 +126,7 @@ def _work(plan: Plan, settings: Record, folder: Path) -> Record:
         )
     torch.manual_seed(settings["seed"])
     features = train.shape[1]
-    convolutions = settings["model"] == "elf-convolutions"
-    options = settings["flow"]
-    flow = PatchELF(features, **options) if convolutions else build_flow(settings["model"], features, options=options)
+    flow = build_flow(settings["model"], features, options=settings["flow"])
     if settings["whiten"]:
         flow = Whitened(flow, range(features))
     best, training = fit(

@@ -140,7 +140,7 @@ def _jobs(toy_name: str, plan: Plan) -> list[Job]:
             settings |= {"setting": asdict(replace(setting, rate=RATES.get(model, setting.rate)))}
             jobs.append(Job(f"{model}-{number}", settings))
     speed = {"toy": toy_name, "models": models, "setting": asdict(setting), "seconds": 60 * min(1.0, plan.effort)}
-    return [*jobs, Job("speed", speed)]
+    return [*sorted(jobs, key=lambda job: job.settings["model"] != "cnf"), Job("speed", speed)]  # the longest first
 
 
 def _work(plan: Plan, settings: Record, folder: Path) -> Record:

@@ -18,6 +18,7 @@ from elflow.transforms.elementwise import (
     ColumnsTransform,
     Elementwise,
     ELFTransform,
+    ScaledTransform,
 )
 from elflow.transforms.raster import RasterTransform
 from elflow.transforms.stack import HeadTransform, StackTransform
@@ -34,6 +35,7 @@ __all__ = [
     "HeadTransform",
     "InverseInfo",
     "RasterTransform",
+    "ScaledTransform",
     "StackTransform",
     "invert",
     "warn",
