@@ -27,7 +27,7 @@ def data(tmp_path):
 
 def test_what_there_is_is_fitted_and_the_rest_is_said(data, tmp_path):
     lines = []
-    report = run(["tabular"], Plan(data=data, effort=0.003), tmp_path / "out", tell=lines.append)["tabular"]
+    report = run(["tabular"], Plan(data=data, effort=0.006), tmp_path / "out", tell=lines.append)["tabular"]
     patches, power, times = report.tables
     assert patches.title == "bsds300-patches"
     models = [row[0] for row in patches.rows]
@@ -49,7 +49,7 @@ def test_what_there_is_is_fitted_and_the_rest_is_said(data, tmp_path):
 def test_other_data_are_fitted_anew(data, tmp_path):
     def keep_going():
         lines = []
-        run(["tabular"], Plan(data=data, effort=0.001), tmp_path / "out", tell=lines.append)
+        run(["tabular"], Plan(data=data, effort=0.002), tmp_path / "out", tell=lines.append)
         return next((line for line in lines if "done before" in line), None)
 
     (data / "bsds300_patches_u8.npz").unlink()
@@ -85,7 +85,7 @@ def test_a_gaussian_is_scored_in_the_units_of_the_data(data, tmp_path):
 
 
 def test_the_same_seed_gives_the_same_table(data, tmp_path):
-    jobs = {job.key: job for job in experiment("tabular").jobs(Plan(data=data, effort=0.003))}
+    jobs = {job.key: job for job in experiment("tabular").jobs(Plan(data=data, effort=0.006))}
     settings = jobs["power-halfyear-elf"].settings
     found = []
     for name in ("a", "b"):
@@ -96,7 +96,7 @@ def test_the_same_seed_gives_the_same_table(data, tmp_path):
 
 def test_a_run_goes_on_from_its_checkpoint(data, tmp_path, monkeypatch):
     """What was trained when the record was lost is not trained again."""
-    plan = Plan(data=data, effort=0.003)
+    plan = Plan(data=data, effort=0.006)
     settings = next(job for job in experiment("tabular").jobs(plan) if job.key == "power-halfyear-elf").settings
     first = tabular._work(plan, settings, tmp_path)
 

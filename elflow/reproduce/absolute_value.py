@@ -203,11 +203,12 @@ def _text(found: dict[str, list[Record]]) -> str:
     )
     if ours and theirs:
         ratio = min(theirs) / max(ours)
-        text += (
-            f"\n\nThe worst fit with the exact constant has a mean squared error of {max(ours):.1e}, the best one with "
+        found_out = (
+            f"The worst fit with the exact constant has a mean squared error of {max(ours):.1e}, the best one with "
             f"spectral norms {min(theirs):.1e}, {ratio:.3g} times as much: "
-            + ("as the argument says, these cannot follow." if ratio > 10 else "not yet the difference to be expected.")
+            + ("these cannot follow." if ratio > 10 else "not yet the difference to be expected.")
         )
+        return f"{found_out}\n\n{text}"
     return text
 
 

@@ -234,12 +234,13 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
 
 def _text(found: dict[str, list[Record]]) -> str:
     gaps = {model: [record["gap"] for record in of] for model, of in found.items()}
-    lines = [
+    reason = (
         "ReLU's slope is a staircase. Moving a corner changes the slope at those points only that it passes, so that "
         "the log-determinant of a batch has no gradient in where the corners are, although its mean depends on it: "
         "there the gradient is not that of the likelihood. As we understand the paper, it finds that ReLU flows do not "
         f"learn a uniform distribution with {UNITS} units, and that flows with a continuous slope do."
-    ]
+    )
+    lines = []
     for family, rough, smooth in (
         ("ELF", "elf-relu", "elf-felu"),
         ("The residual flow", "residual-relu", "residual-elu"),
@@ -269,7 +270,7 @@ def _text(found: dict[str, list[Record]]) -> str:
             f"for which the gradient is right. The gap is {b:.4f} ± {b_error:.4f} instead of {a:.4f} ± {a_error:.4f}. "
             + ("So ReLU learns once nothing moves its corners." if better else "So it is not, or not alone.")
         )
-    return "\n\n".join(lines)
+    return "\n\n".join([*lines, reason])
 
 
 def _draw(path: Path, found: dict[str, list[Record]]) -> None:

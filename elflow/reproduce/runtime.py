@@ -146,11 +146,12 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         linear[name] = fit_line(sizes["batches"], times["batches"][name])
     _draw(folder / "runtime.png", sizes, times, quadratic["paper"], linear)
     text = (
+        f"{_ratios(sizes['units'][-1], times['units'])}\n\n"
         f"Times on one thread of {record['machine']['processor']}, medians of calls in turn. The paper's "
         "algorithm evaluates the slope at both breakpoints of each unit, from all units each time. Its time follows "
         f"a + b H² in the number of units H with R² = {quadratic['paper'][2]:.4f}, and grows as "
         f"H^{powers['paper']:.2f} from {FROM_UNITS} units on. elflow sorts the breakpoints and walks along them: its "
-        f"time grows as H^{powers['elflow']:.2f}. {_ratios(sizes['units'][-1], times['units'])} "
+        f"time grows as H^{powers['elflow']:.2f}. "
         f"A straight line in the number of networks has R² = {linear['paper'][2]:.4f} for the paper's and "
         f"{linear['elflow'][2]:.4f} for ours. Their constants differ by at most {record['apart']:.0e}, relatively."
     )

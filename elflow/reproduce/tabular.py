@@ -44,14 +44,14 @@ _NARROW: dict[str, Any] = {"transforms": 5, "hidden_features": [128, 128]}
 _WIDE: dict[str, Any] = {"transforms": 3, "hidden_features": [256, 256]}
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "narrow": {
-        "elf": {"flow": _NARROW | {"units": 16}, "steps": 3_400},
-        "nsf": {"flow": _NARROW, "steps": 3_000},
-        "maf": {"flow": _NARROW, "steps": 10_000},
+        "elf": {"flow": _NARROW | {"units": 16}, "steps": 1_700},
+        "nsf": {"flow": _NARROW, "steps": 1_500},
+        "maf": {"flow": _NARROW, "steps": 5_000},
     },
     "wide": {
-        "elf": {"flow": _WIDE | {"units": 8, "scale": True}, "steps": 2_100, "whiten": True},
-        "nsf": {"flow": _WIDE, "steps": 1_500},
-        "maf": {"flow": _WIDE, "steps": 7_500, "whiten": True},
+        "elf": {"flow": _WIDE | {"units": 8, "scale": True}, "steps": 1_050, "whiten": True},
+        "nsf": {"flow": _WIDE, "steps": 750},
+        "maf": {"flow": _WIDE, "steps": 3_750, "whiten": True},
     },
 }
 """Models for CPUs. By these steps those of a table train for about the same time; NSF does better without whitening."""

@@ -52,7 +52,7 @@ SLOW = {"cnf": 0.05, "cpflow": 0.5, "residual": 0.5, "unaf": 0.25, "planar": 1.0
 RATES = {"bnaf": 1e-2}
 """The rates of peers that want another one than ELF's."""
 TEST_POINTS = 100_000
-"""How many fresh points decide about a gap; models that are slow to evaluate have a tenth of them."""
+"""How many fresh points decide about a gap; models that are slow to evaluate have a twentieth."""
 GRID = 160
 """Points of a density's picture, in each direction."""
 
@@ -150,7 +150,7 @@ def _work(plan: Plan, settings: Record, folder: Path) -> Record:
     name, model = settings["toy"], settings["model"]
     distribution = toy.DISTRIBUTIONS[name]()
     flow = _model(name, model).to(settings["device"])
-    points = TEST_POINTS if SLOW.get(model, 1.0) == 1 else TEST_POINTS // 10
+    points = TEST_POINTS if SLOW.get(model, 1.0) == 1 else TEST_POINTS // 20
     result = fit(flow, distribution, Setting(**settings["setting"]), settings["steps"], points)
     extent = float(distribution.extent)
     axis = torch.linspace(-extent, extent, GRID)
