@@ -7,7 +7,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard elflow/kerne
 
 demo: .venv/.demo
 	@mkdir -p demo
-	$(BIN)/python -m elflow.data.example demo/cells.csv
+	$(BIN)/python -m elflow.datasets.example demo/cells.csv
 	rm -f demo/model.elf.checkpoint
 	$(BIN)/elflow fit demo/cells.csv -o demo/model.elf --seed 0
 	$(BIN)/elflow score demo/model.elf demo/cells.csv -o demo/scores.parquet --anomaly
@@ -17,12 +17,12 @@ demo: .venv/.demo
 
 demo-images: .venv/.reproduce
 	@mkdir -p demo
-	$(BIN)/python -m elflow.data.example demo/digits.npz
+	$(BIN)/python -m elflow.datasets.example demo/digits.npz
 	rm -f demo/digits.elf.checkpoint
 	$(BIN)/elflow fit-images demo/digits.npz -o demo/digits.elf --preset digits --scale cpu --classes --seed 0 --time-limit 2m
 	$(BIN)/elflow score-images demo/digits.elf demo/digits.npz --split test -o demo/digits.csv
 	$(BIN)/elflow sample-images demo/digits.elf -n 100 -o demo/digits.png --seed 0
-	$(BIN)/python -m benchmarks.images --data digits --minutes 1.5 --keep demo/compared --output demo/compared.json
+	$(BIN)/python -m experiments.bench.images --data digits --minutes 1.5 --keep demo/compared --output demo/compared.json
 	@echo "Look at demo/digits.png for new digits, and at demo/digits.csv for how likely each test image is."
 
 reproduce: .venv/.reproduce
@@ -38,11 +38,11 @@ lint: .venv/.test
 	$(BIN)/mypy
 
 bench: .venv/.demo
-	$(BIN)/python -m benchmarks.kernels
-	$(BIN)/python -m benchmarks.exactness
-	$(BIN)/python -m benchmarks.flows
-	$(BIN)/python -m benchmarks.digits
-	$(BIN)/python -m benchmarks.toys
+	$(BIN)/python -m experiments.bench.kernels
+	$(BIN)/python -m experiments.bench.exactness
+	$(BIN)/python -m experiments.bench.flows
+	$(BIN)/python -m experiments.bench.digits
+	$(BIN)/python -m experiments.bench.toys
 
 docs: .venv/.docs
 	$(BIN)/mkdocs build --strict

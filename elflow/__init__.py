@@ -4,18 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from elflow import activations, data, functional, kernels, training
-    from elflow.estimator import FlowDensity
+    from elflow import activations, datasets, functional, io, kernels, training
     from elflow.flows import ELF, ImageELF
     from elflow.serialization import load, save
+    from elflow.tabular.estimator import FlowDensity
 
 __all__ = [
     "ELF",
     "FlowDensity",
     "ImageELF",
     "activations",
-    "data",
+    "datasets",
     "functional",
+    "io",
     "kernels",
     "load",
     "save",
@@ -26,7 +27,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ELF": "elflow.flows",
-    "FlowDensity": "elflow.estimator",
+    "FlowDensity": "elflow.tabular",
     "ImageELF": "elflow.flows",
     "load": "elflow.serialization",
     "save": "elflow.serialization",

@@ -20,7 +20,7 @@ from elflow.activations import PiecewiseQuadratic
 from elflow.flows import ELF, ImageELF
 
 if TYPE_CHECKING:
-    from elflow.estimator import FlowDensity
+    from elflow.tabular.estimator import FlowDensity
 
 __all__ = ["load", "read_notes", "save"]
 
@@ -180,9 +180,9 @@ def _estimator(path: Path, config: dict[str, Any], numbers: int) -> FlowDensity:
     """The density of which this is the configuration, with fresh weights."""
     import numpy as np
 
-    from elflow._table_flow import build
-    from elflow.data.table import Schema
-    from elflow.estimator import FlowDensity
+    from elflow.tabular._flow import build
+    from elflow.tabular.estimator import FlowDensity
+    from elflow.tabular.schema import Schema
 
     estimator = FlowDensity(**config["parameters"])
     estimator.schema_ = schema = Schema.from_dict(config["schema"])

@@ -15,7 +15,7 @@ from _command import QUICK, fails, run, succeeds, table
 import elflow
 from elflow.cli import _sample, _score, main
 from elflow.cli._options import column_options, seconds
-from elflow.data.files import read_table
+from elflow.io.tables import read_table
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_quiet(write, tmp_path):
 
 def test_fit_equals_the_estimator(folder):
     frame = read_table(folder / "data.csv")
-    direct = elflow.estimator.FlowDensity(max_steps=10, random_state=0).fit(frame)
+    direct = elflow.tabular.estimator.FlowDensity(max_steps=10, random_state=0).fit(frame)
     loaded = elflow.load(folder / "model.elf")
     np.testing.assert_array_equal(loaded.score_samples(frame), direct.score_samples(frame))
 

@@ -17,9 +17,10 @@ from PIL import Image
 import elflow
 from elflow.cli import _fit_images, _images
 from elflow.cli._trained import load_trained
-from elflow.data import example, grids
-from elflow.data.images import read_images
-from elflow.training import presets
+from elflow.datasets import example
+from elflow.io import grids
+from elflow.io.images import read_images
+from elflow.training import recipe as recipes
 
 QUICK = ["--max-steps", "4"]
 CLASSES = 3
@@ -57,7 +58,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def brief(monkeypatch):
     """Rounds of one step, so that a few steps have several."""
-    monkeypatch.setattr(presets, "CPU", replace(presets.CPU, round_steps=1))
+    monkeypatch.setattr(recipes, "IMAGE_RECIPE_CPU", replace(recipes.IMAGE_RECIPE_CPU, round_steps=1))
 
 
 # fit-images

@@ -10,7 +10,7 @@ from _command import QUICK, fails, run, succeeds, table
 import elflow
 from elflow.cli import main
 from elflow.cli._terminal import error_line
-from elflow.data.files import read_table
+from elflow.io.tables import read_table
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def test_resume_with_nothing_to_go_on_from(write, tmp_path):
 
 def test_a_checkpoint_of_other_data(write, tmp_path, monkeypatch):
     data, model = write(table()), tmp_path / "m.elf"
-    monkeypatch.setattr(elflow.estimator.FlowDensity, "save", interrupt)
+    monkeypatch.setattr(elflow.tabular.estimator.FlowDensity, "save", interrupt)
     assert run("fit", data, "-o", model, *QUICK)[0] == 130
     monkeypatch.undo()
     write(table()[::-1])
@@ -57,7 +57,7 @@ def interrupt(*_, **__):
 
 
 SERVER = """
-import os, signal, sys, elflow.estimator, elflow.training.callbacks
+import os, signal, sys, elflow.tabular.estimator, elflow.training.callbacks
 from elflow.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background inherits none
 print("ready", flush=True)

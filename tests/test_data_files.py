@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elflow.data.files import read_table, scan_table
+from elflow.io.tables import read_table, scan_table
 
 
 @pytest.fixture

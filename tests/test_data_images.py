@@ -13,9 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-from elflow.data import _archives
-from elflow.data.grids import grid, write_grid
-from elflow.data.images import read_images
+from elflow.io import archives
+from elflow.io.grids import grid, write_grid
+from elflow.io.images import read_images
 
 rng = np.random.default_rng(0)
 
@@ -408,8 +408,8 @@ def test_pickles_of_anything_else(tmp_path, content):
     (tmp_path / "test_batch").write_bytes(content)
     with pytest.raises(ValueError, match=r"test_batch of .* (cannot be read|must have)"):
         read_images(tmp_path, split="test")
-    assert _archives._Inert.state is None
-    assert _archives._Encoded("é", "latin1") == b"\xe9"
+    assert archives._Inert.state is None
+    assert archives._Encoded("é", "latin1") == b"\xe9"
 
 
 def test_archives_stay_packed(cifar, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from elflow.data.files import TableWriter, read_table
+from elflow.io.tables import TableWriter, read_table
 
 FRAME = pd.DataFrame(
     {

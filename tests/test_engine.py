@@ -111,7 +111,15 @@ class CrashError(Exception):
 @pytest.mark.parametrize("crash", [3, 10, 27])
 def test_resume_is_exact(schedule, crash, tmp_path, monkeypatch):
     rows, held_out = data()
-    recipe = Recipe(max_steps=45, round_steps=10, batch_size=64, schedule=schedule, halve_every=15, warmup=5, plateau=1)
+    recipe = Recipe(
+        max_steps=45,
+        round_steps=10,
+        batch_size=64,
+        schedule=schedule,
+        halve_every=15,
+        warmup_steps=5,
+        plateau_patience=1,
+    )
     whole, _ = fit(small(), rows, held_out, recipe)
     step = FlowModule.training_step
 
@@ -136,7 +144,7 @@ def test_resume_is_exact(schedule, crash, tmp_path, monkeypatch):
 def test_early_stopping_resumes_as_stopped(tmp_path):
     """A training that had run out of patience does not go on when it is resumed."""
     rows, held_out = data(60)
-    recipe = Recipe(rate=0.05, max_steps=2000, round_steps=10, batch_size=16, patience=2)
+    recipe = Recipe(learning_rate=0.05, max_steps=2000, round_steps=10, batch_size=16, patience=2)
     best, training = fit(small(), rows, held_out, recipe, checkpoint=tmp_path / "c")
     assert training.stopped == "patience"
     scores = [entry["validation"] for entry in training.history]
@@ -179,7 +187,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_reported(monkeypatch):
     with pytest.warns(RuntimeWarning, match="loss was nan .* at step 5: it is skipped and the rate halved"):
         best, training = fit(small(), *data(), TINY)
     assert training.skipped == 1
-    assert training.history[-1]["rate"] == pytest.approx(TINY.rate / 2)
+    assert training.history[-1]["learning_rate"] == pytest.approx(TINY.learning_rate / 2)
     assert all(torch.isfinite(p).all() for p in best.parameters())
 
 
@@ -206,7 +214,7 @@ def test_logs(tmp_path):
     with open(next(tmp_path.glob("csv/*/metrics.csv"))) as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4
-    assert {"validation", "training", "rate"} <= set(rows[0])
+    assert {"validation", "training", "learning_rate"} <= set(rows[0])
     assert list(tmp_path.glob("tensorboard/*/events*"))
 
 
@@ -225,7 +233,7 @@ def test_context_and_weights():
     weight = torch.cat([torch.zeros(400), 2 * torch.ones(400)])
     flow = elflow.ELF(1, context=1, transforms=1, units=4, hidden_features=(16,))
     flow.initialize(x[400:], c[400:])
-    recipe = Recipe(rate=1e-2, max_steps=300, round_steps=100, batch_size=128)
+    recipe = Recipe(learning_rate=1e-2, max_steps=300, round_steps=100, batch_size=128)
     best, training = fit(flow, Rows(x, c, weight), Rows(x[400:], c[400:], weight[400:]), recipe)
     assert best(torch.tensor([[1.0]])).sample((500,)).mean().item() == pytest.approx(2, abs=0.2)
     assert training.history[-1]["validation"] > 0
@@ -242,7 +250,7 @@ def test_batches_are_slices_of_permutations():
 
 
 def rates(recipe, steps):
-    optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=recipe.rate)
+    optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=recipe.learning_rate)
     scheduler = recipe.scheduler(optimizer)
     found = []
     for _ in range(steps):
@@ -253,12 +261,14 @@ def rates(recipe, steps):
 
 
 def test_schedules_of_the_paper():
-    step = rates(Recipe(rate=1.0, schedule="step", halve_every=3), 7)
+    step = rates(Recipe(learning_rate=1.0, schedule="step", halve_every=3), 7)
     assert step == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
-    recipe = Recipe(rate=1.0, schedule="warmup-exponential", warmup=4, hold=6, gamma=0.5, least_rate=0.2)
+    recipe = Recipe(
+        learning_rate=1.0, schedule="warmup-exponential", warmup_steps=4, hold_steps=6, gamma=0.5, min_learning_rate=0.2
+    )
     assert rates(recipe, 11) == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.5, 0.25, 0.2, 0.2])
-    assert rates(Recipe(rate=1.0, schedule="constant"), 3) == [1, 1, 1]
-    assert rates(Recipe(rate=1.0, schedule="cosine", max_steps=4), 4) == pytest.approx(
+    assert rates(Recipe(learning_rate=1.0, schedule="constant"), 3) == [1, 1, 1]
+    assert rates(Recipe(learning_rate=1.0, schedule="cosine", max_steps=4), 4) == pytest.approx(
         [1, 0.5 + 0.125**0.5, 0.5, 0.5 - 0.125**0.5]
     )
 
@@ -268,7 +278,7 @@ def test_plateaus_are_seen_whatever_the_sign(level):
     """A likelihood that falls slowly, or stands still, halves the rate; one that grows by little does not."""
     for slope, expected in [(-0.004, 0.25), (0.0, 0.25), (0.004, 1.0)]:
         optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        scheduler = Recipe(rate=1.0, schedule="plateau", plateau=5).scheduler(optimizer)
+        scheduler = Recipe(learning_rate=1.0, schedule="plateau", plateau_patience=5).scheduler(optimizer)
         for round_number in range(12):
             optimizer.step()
             scheduler.step(level + slope * round_number)
@@ -307,11 +317,11 @@ def test_a_held_out_likelihood_that_is_not_finite_is_reported(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rate": 0}, "rate must be positive"),
+        ({"learning_rate": 0}, "learning_rate must be positive"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"schedule": "sawtooth"}, "schedule must be one of"),
         ({"time_limit": -1}, "time_limit must be positive"),
-        ({"decay": 1.0}, r"decay must be in \[0, 1\)"),
+        ({"ema_decay": 1.0}, r"ema_decay must be in \[0, 1\)"),
         ({"weight_decay": -1}, "weight_decay must not be negative"),
     ],
 )

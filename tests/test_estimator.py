@@ -387,7 +387,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="n must be at least 1"):
         density.sample(0)
     for table in ("data.csv", {"x": [1.0, 2.0]}):
-        with pytest.raises(TypeError, match=r"a file is read with elflow\.data\.files\.read_table"):
+        with pytest.raises(TypeError, match=r"a file is read with elflow\.io\.read_table"):
             small().fit(table)
 
 

@@ -14,8 +14,8 @@ from zuko.transforms import PermutationTransform
 import elflow
 from elflow.activations import RELU
 from elflow.flows.multiscale import MultiscaleELF
+from elflow.flows.presets import PRESETS, SIZES, preset
 from elflow.nn import ActNorm, ImageHypernetwork, MaskedConvolution
-from elflow.training.presets import PRESETS, SCALES, preset
 from elflow.transforms import AutoregressiveTransform, RasterTransform, invert
 
 TINY = {"transforms": 2, "units": 6, "channels": 12, "blocks": 1}
@@ -154,7 +154,7 @@ def test_round_trip_of_every_preset(name, dtype, least):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", SIZES)
 def test_presets_state_how_many_numbers_they_learn(name, scale):
     chosen = preset(name, scale)
     assert sum(p.numel() for p in chosen.build().parameters()) == chosen.parameters

@@ -9,8 +9,8 @@ import pytest
 from scipy.special import ndtri
 
 from elflow import FlowDensity
-from elflow.data.columns import Column
-from elflow.data.table import Schema
+from elflow.tabular.columns import Column
+from elflow.tabular.schema import Schema
 
 RNG = np.random.default_rng(0)
 

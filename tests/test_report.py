@@ -19,7 +19,6 @@ from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
 
 from elflow import ELF, report
-from elflow.estimator import FlowDensity
 from elflow.report._baselines import baselines, kernel_density
 from elflow.report._compare import area, correlations, dependent, marginal, two_sample
 from elflow.report._measure import measure
@@ -27,6 +26,7 @@ from elflow.report._pit import conditional
 from elflow.report._plots import STYLE
 from elflow.report._tables import Column
 from elflow.report._verdicts import decimals, verdicts
+from elflow.tabular.estimator import FlowDensity
 
 SMALL = {"transforms": 1, "units": 8, "hidden_features": (16,)}
 SECTIONS = ["training", "likelihood", "marginals", "pairs", "pit", "correlations", "anomalies", "two-sample", "inverse"]

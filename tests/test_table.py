@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 from scipy.stats import norm
 
-from elflow.data._maps import Steps, Warp
-from elflow.data.columns import Column
-from elflow.data.table import Schema, as_frame, fingerprint
+from elflow.tabular._maps import Steps, Warp
+from elflow.tabular.columns import Column
+from elflow.tabular.schema import Schema, as_frame, fingerprint
 
 ANY = [(-np.inf, np.inf)]
 

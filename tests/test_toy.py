@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from elflow.data import toy
+from elflow.datasets import toy
 
 
 @pytest.fixture(params=toy.DISTRIBUTIONS)

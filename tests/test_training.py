@@ -7,7 +7,7 @@ import torch
 import zuko
 
 import elflow
-from elflow.data import toy
+from elflow.datasets import toy
 from elflow.training import train
 
 

@@ -1,4 +1,4 @@
-"""The command line: `elflow fit`, `score`, `sample`, `report` and `info`; `fit-images` and others; `reproduce`.
+"""The command line: `elflow fit`, `score`, `sample`, `report` and `info`; `fit-images` and others.
 
 Modules here are quick to import: what takes long (torch, pandas) is imported by the command that needs it.
 """
@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from elflow.cli import _fit, _fit_images, _inspect, _reproduce, _sample, _sample_images, _score, _score_images
+from elflow.cli import _fit, _fit_images, _inspect, _sample, _sample_images, _score, _score_images
 from elflow.cli._terminal import error_line, note
 
 __all__ = ["app", "main"]
@@ -33,7 +33,6 @@ app.command()(_inspect.info)
 app.command()(_fit_images.fit_images)
 app.command()(_score_images.score_images)
 app.command()(_sample_images.sample_images)
-app.command()(_reproduce.reproduce)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,8 +106,6 @@ def _root(
     elflow score-images model.elf images.npz
     elflow sample-images model.elf -o grid.png
 
-    \b
-    elflow reproduce all
     """
 
 

@@ -84,7 +84,7 @@ def fit(
     checkpoint = checkpoint_of(output, resume)
     rows, conditions = _tables(data, na or [], drop or [], context or [])
 
-    from elflow.estimator import FlowDensity
+    from elflow.tabular.estimator import FlowDensity
 
     use_threads(threads)
     est = FlowDensity(
@@ -122,7 +122,7 @@ def fit(
 
 def _tables(data: Path, na: list[str], drop: list[str], context: list[str]) -> tuple[Any, Any]:
     """The rows to model and the table of their context, or None."""
-    from elflow.data.files import read_table
+    from elflow.io.tables import read_table
 
     frame = read_table(data, na)
     for option, names in [("--drop", drop), ("--context", context)]:
@@ -173,7 +173,7 @@ def _held_out(est: Any, rows: Any, conditions: Any) -> str:
 
 
 def _show_found(rows: Any, conditions: Any, columns: dict[str, Any], missing: str) -> None:
-    from elflow.data.table import Schema
+    from elflow.tabular.schema import Schema
 
     schema = Schema.fit(rows, columns, missing)
     context = None if conditions is None else Schema.fit(conditions, None, missing)

@@ -94,7 +94,7 @@ def fit_images(
 
     from dataclasses import replace
 
-    from elflow.data.images import read_images
+    from elflow.io.images import read_images
     from elflow.training import fit
 
     images = read_images(data, split, resized)
@@ -176,7 +176,8 @@ def _built(name: str, scale: str, images: Any, data: Path, changes: dict[str, An
     """A preset's flow for these images, with fresh weights, and its recipe."""
     import torch
 
-    from elflow.training.presets import PRESETS, preset
+    from elflow.flows.presets import PRESETS, preset
+    from elflow.training import image_recipe
 
     if name not in PRESETS:
         raise ValueError(f"--preset must be one of {PRESETS}, got {name!r}")
@@ -197,7 +198,7 @@ def _built(name: str, scale: str, images: Any, data: Path, changes: dict[str, An
         raise ValueError(f"--levels must be more than the greatest pixel of {data}, {most}, got {given['levels']}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return found.build(shape=tuple(images.x.shape[1:]), **given), found.recipe
+        return found.build(shape=tuple(images.x.shape[1:]), **given), image_recipe(scale)
 
 
 def _changed(recipe: Any, **changes: Any) -> Any:
@@ -227,7 +228,7 @@ def _pictures(
     folder: Path, every: int, round_steps: int, flow: Any, seed: int
 ) -> Callable[[Any, dict[str, float]], None]:
     """What draws samples, the same noise each time, so that they are seen to become better."""
-    from elflow.data.grids import write_grid
+    from elflow.io.grids import write_grid
 
     if flow.shape[0] not in (1, 3):
         raise ValueError(f"--samples must be left out: images of {flow.shape[0]} channels cannot be in a picture")
@@ -252,7 +253,7 @@ def _tell(flow: Any, entry: dict[str, float]) -> None:
 
 def _fingerprint(images: Any, flow: Any, recipe: Any, held_out: int, seed: int) -> str:
     """What a checkpoint is of."""
-    from elflow.data.table import digest
+    from elflow.tabular.schema import digest
 
     settings = {
         "flow": flow.config,

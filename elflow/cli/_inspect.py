@@ -36,7 +36,7 @@ def report(
     import pandas as pd
 
     from elflow import report as pages
-    from elflow.data.files import scan_table
+    from elflow.io.tables import scan_table
 
     check_output(output, data, model)
     est = load_density(model)

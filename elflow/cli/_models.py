@@ -19,7 +19,7 @@ STOPPED = {
 def load_density(path: Path) -> Any:
     """The `FlowDensity` in a file."""
     import elflow
-    from elflow.estimator import FlowDensity
+    from elflow.tabular.estimator import FlowDensity
 
     model = elflow.load(path)
     if isinstance(model, elflow.ImageELF):

@@ -44,7 +44,7 @@ def sample(
     """
     import numpy as np
 
-    from elflow.data.files import TableWriter
+    from elflow.io.tables import TableWriter
 
     writer = TableWriter(output)
     est = load_density(model)
@@ -68,7 +68,7 @@ def _contexts(est: Any, model: Path, context: Path | None, number: int) -> tuple
     sizes = [min(BLOCK, number - at) for at in range(0, number, BLOCK)]
     if context is None:
         return number, ((None, size) for size in sizes)
-    from elflow.data.files import scan_table
+    from elflow.io.tables import scan_table
 
     scan = scan_table(context, est.context_schema_.columns, max(1, BLOCK // number))
     total = None if scan.rows is None else scan.rows * number
@@ -76,7 +76,7 @@ def _contexts(est: Any, model: Path, context: Path | None, number: int) -> tuple
 
 
 def _rows(est: Any, size: int, conditions: Any, random: Any) -> Any:
-    from elflow.data.table import as_frame
+    from elflow.tabular.schema import as_frame
 
     rows = as_frame(est.sample(size, context=conditions, random_state=random), est.schema_.names)
     if conditions is None:

@@ -63,7 +63,7 @@ def sample_images(
     if not info.converged:
         note(f"the images may be off: their residual is {info.residual:.2g}; --method exact makes it small")
     if ending == ".png":
-        from elflow.data.grids import write_grid
+        from elflow.io.grids import write_grid
 
         in_classes = None if labels is None or label is not None else class_columns(flow.classes, number)
         write_grid(images, output, columns or in_classes, flow.levels)

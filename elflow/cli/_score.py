@@ -40,7 +40,7 @@ def score(
 
     Memory does not grow with the number of rows. The mean is printed with its standard error.
     """
-    from elflow.data.files import TableWriter, scan_table
+    from elflow.io.tables import TableWriter, scan_table
 
     if output is not None and output.exists() and data.exists() and output.samefile(data):
         raise ValueError(f"{output} must not be what is read: choose another name for -o")

@@ -45,8 +45,8 @@ def score_images(
     """
     import numpy as np
 
-    from elflow.data.files import TableWriter
-    from elflow.data.images import read_images
+    from elflow.io.images import read_images
+    from elflow.io.tables import TableWriter
 
     if output is not None and output.exists() and data.exists() and output.samefile(data):
         raise ValueError(f"{output} must not be what is read: choose another name for -o")

@@ -2,5 +2,6 @@
 
 from elflow.flows.elf import ELF
 from elflow.flows.image import ImageELF
+from elflow.flows.presets import PRESETS, Preset, preset
 
-__all__ = ["ELF", "ImageELF"]
+__all__ = ["ELF", "PRESETS", "ImageELF", "Preset", "preset"]

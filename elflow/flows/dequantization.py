@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Size, Tensor, nn
 
-from elflow.data.cells import Cells
 from elflow.flows.elf import ELF
 
-__all__ = ["Dequantized"]
+__all__ = ["Cells", "Dequantized"]
 
 CLOSEST = 1e-12
 """How close to 0 and 1 a point of a cell may lie, so that its normal quantile stays within 7."""
+
+
+class Cells(NamedTuple):
+    """Rows of a table as a flow sees them: exact numbers, and cells for discrete or missing values.
+
+    The flow models numbers z. A continuous value has one exact z. Any other value has a cell, an interval of (0, 1);
+    z is the normal quantile of a point u drawn from it. With u uniform in the cell,
+
+        log p(row) >= E[log p(z) - log phi(z)] + log(width) + offset
+
+    where phi is the standard normal density of those z that come from cells.
+    """
+
+    exact: Any
+    """The numbers z of continuous values, `(N, E)`."""
+    low: Any
+    """Lower ends of cells, `(N, C)`, in double precision; where the width is zero, the number z itself."""
+    width: Any
+    """Widths of cells, `(N, C)`."""
+    offset: Any
+    """Added to the log-density of each row, `(N,)`."""
 
 
 class Dequantized(nn.Module):

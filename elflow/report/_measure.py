@@ -12,8 +12,6 @@ from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from elflow.data.table import kind_of_table
-from elflow.estimator import DRAWS, FlowDensity
 from elflow.report._baselines import baselines
 from elflow.report._compare import (
     Correlations,
@@ -26,6 +24,8 @@ from elflow.report._compare import (
 )
 from elflow.report._pit import Pit, pits
 from elflow.report._tables import Column, columns, frame, take
+from elflow.tabular.estimator import DRAWS, FlowDensity
+from elflow.tabular.schema import kind_of_table
 
 __all__ = ["Anomaly", "Findings", "Score", "measure"]
 

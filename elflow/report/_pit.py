@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from elflow._conditional import SHARES, integrate
-from elflow.estimator import FlowDensity
+from elflow.tabular._conditional import SHARES, integrate
+from elflow.tabular.estimator import FlowDensity
 
 __all__ = ["Pit", "pits"]
 

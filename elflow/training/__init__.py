@@ -3,7 +3,6 @@
 from elflow.training.batches import Rows
 from elflow.training.engine import Training, fit
 from elflow.training.loop import History, train
-from elflow.training.presets import Preset, preset
-from elflow.training.recipe import Recipe
+from elflow.training.recipe import Recipe, image_recipe
 
-__all__ = ["History", "Preset", "Recipe", "Rows", "Training", "fit", "preset", "train"]
+__all__ = ["History", "Recipe", "Rows", "Training", "fit", "image_recipe", "train"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from elflow.data.cells import Cells
+from elflow.flows.dequantization import Cells
 
 __all__ = ["Batches", "Blocks", "Rows"]
 

@@ -136,7 +136,7 @@ def fit(
                 raise KeyboardInterrupt
     if not module.best:
         raise FloatingPointError(
-            f"the held-out likelihood was never finite: lower the rate, which began at {recipe.rate:g}, or look for "
+            f"the held-out likelihood was never finite: lower the rate, which began at {recipe.learning_rate:g}, or look for "
             "values in the data that are far from all others"
         )
     best = cast(F, module.averaged.module)

@@ -40,7 +40,7 @@ class FlowModule(lightning.LightningModule):
         self.flow = flow
         self.recipe = recipe
         self.seed = seed
-        self.averaged = AveragedModel(flow, multi_avg_fn=exponential_average(recipe.decay))
+        self.averaged = AveragedModel(flow, multi_avg_fn=exponential_average(recipe.ema_decay))
         self.averaged.n_averaged.fill_(1)  # what it is now, is the first of the weights
         self.parts = [p for p in flow.parameters() if p.requires_grad]
         self.history: list[dict[str, float]] = []
@@ -58,7 +58,7 @@ class FlowModule(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         recipe = self.recipe
-        optimizer = torch.optim.AdamW(self.parts, lr=recipe.rate, weight_decay=recipe.weight_decay, fused=True)
+        optimizer = torch.optim.AdamW(self.parts, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
         return [optimizer], [recipe.scheduler(optimizer)]
 
     def on_train_epoch_start(self) -> None:
@@ -78,7 +78,7 @@ class FlowModule(lightning.LightningModule):
         loss = -total / batch.length
         optimizer.zero_grad()
         self.manual_backward(loss)
-        norm = nn.utils.clip_grad_norm_(self.parts, self.recipe.clip)
+        norm = nn.utils.clip_grad_norm_(self.parts, self.recipe.max_grad_norm)
         self.steps += 1
         if torch.isfinite(norm) and torch.isfinite(loss):
             optimizer.step()
@@ -100,7 +100,7 @@ class FlowModule(lightning.LightningModule):
         if self._skipped_in_a_row >= MOST_SKIPPED:
             raise FloatingPointError(
                 f"{what}, as in the {MOST_SKIPPED - 1} steps before: lower the rate, which began at "
-                f"{self.recipe.rate:g}, or look for values in the data that are far from all others"
+                f"{self.recipe.learning_rate:g}, or look for values in the data that are far from all others"
             )
         warnings.warn(f"{what}: it is skipped and the rate halved", RuntimeWarning, stacklevel=2)
 
@@ -113,7 +113,7 @@ class FlowModule(lightning.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         score = self._mean("validation")
-        self.log_dict({"validation": score, "training": self._mean("training"), "rate": self.rate})
+        self.log_dict({"validation": score, "training": self._mean("training"), "learning_rate": self.rate})
         self.rounds_since_best += 1
         if not math.isfinite(score):
             warnings.warn(f"the held-out likelihood is {score:g} after step {self.steps}", RuntimeWarning, stacklevel=1)
@@ -145,7 +145,7 @@ class FlowModule(lightning.LightningModule):
             {
                 "step": self.steps,
                 "seconds": round(seconds, 3),
-                "rate": self.rate,
+                "learning_rate": self.rate,
                 "training": self._mean("training"),
                 "validation": self._mean("validation"),
             }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch.optim import Optimizer
@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, ReduceLROnP
 
 from elflow._checks import check_choice, check_count, check_positive
 
-__all__ = ["SCHEDULES", "Recipe"]
+__all__ = ["SCHEDULES", "Recipe", "image_recipe"]
 
 SCHEDULES = ["constant", "step", "plateau", "cosine", "warmup-exponential"]
 
@@ -38,38 +38,46 @@ class Recipe:
         halve_every, plateau, warmup, hold, gamma, least_rate: See `schedule`.
 
     Example:
-        >>> Recipe(rate=1e-3, schedule="warmup-exponential", max_steps=100).rate
+        >>> Recipe(learning_rate=1e-3, schedule="warmup-exponential", max_steps=100).learning_rate
         0.001
     """
 
-    rate: float = 3e-3
+    learning_rate: float = 3e-3
     schedule: str = "plateau"
     batch_size: int = 256
     max_steps: int = 20_000
     round_steps: int = 200
     patience: int = 20
     time_limit: float | None = None
-    clip: float = 1.0
-    decay: float = 0.998
+    max_grad_norm: float = 1.0
+    ema_decay: float = 0.998
     weight_decay: float = 0.0
     halve_every: int = 2_500
-    plateau: int = 4
-    warmup: int = 100
-    hold: int = 100_000
+    plateau_patience: int = 4
+    warmup_steps: int = 100
+    hold_steps: int = 100_000
     gamma: float = 0.99999
-    least_rate: float = 2e-4
+    min_learning_rate: float = 2e-4
 
     def __post_init__(self) -> None:
-        for name in ("rate", "clip", "gamma", "least_rate"):
+        for name in ("learning_rate", "max_grad_norm", "gamma", "min_learning_rate"):
             check_positive(name, getattr(self, name))
-        for name in ("batch_size", "max_steps", "round_steps", "patience", "halve_every", "plateau", "warmup"):
+        for name in (
+            "batch_size",
+            "max_steps",
+            "round_steps",
+            "patience",
+            "halve_every",
+            "plateau_patience",
+            "warmup_steps",
+        ):
             check_count(name, getattr(self, name))
-        check_count("hold", self.hold, least=0)
+        check_count("hold_steps", self.hold_steps, least=0)
         check_choice("schedule", self.schedule, SCHEDULES)
         if self.time_limit is not None:
             check_positive("time_limit", self.time_limit)
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"decay must be in [0, 1), got {self.decay}")
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}")
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
 
@@ -82,7 +90,12 @@ class Recipe:
         if self.schedule == "plateau":
             # Any growth counts: torch's own threshold is relative, which has no meaning for a logarithm.
             return ReduceLROnPlateau(
-                optimizer, mode="max", factor=0.5, patience=self.plateau - 1, threshold=0.0, threshold_mode="abs"
+                optimizer,
+                mode="max",
+                factor=0.5,
+                patience=self.plateau_patience - 1,
+                threshold=0.0,
+                threshold_mode="abs",
             )
         if self.schedule == "step":
             return StepLR(optimizer, self.halve_every, gamma=0.5)
@@ -90,7 +103,7 @@ class Recipe:
             return CosineAnnealingLR(optimizer, self.max_steps)
         if self.schedule == "constant":
             return StepLR(optimizer, 1, gamma=1.0)
-        return WarmupExponential(optimizer, self.warmup, self.hold, self.gamma, self.least_rate)
+        return WarmupExponential(optimizer, self.warmup_steps, self.hold_steps, self.gamma, self.min_learning_rate)
 
 
 class WarmupExponential(LRScheduler):
@@ -114,3 +127,46 @@ class WarmupExponential(LRScheduler):
         if step <= self.hold:
             return rates
         return [max(rate * self.gamma, min(rate, self.least)) for rate in rates]
+
+
+IMAGE_RECIPE = Recipe(
+    learning_rate=1e-3,
+    schedule="warmup-exponential",
+    batch_size=64,
+    max_steps=1_000_000,
+    round_steps=1_000,
+    patience=100,
+    max_grad_norm=1.0,
+    ema_decay=0.999,
+    warmup_steps=100,
+    hold_steps=100_000,
+    gamma=0.99999,
+    min_learning_rate=2e-4,
+)
+"""The paper's settings for images: 100 steps of warm-up, and a slow decay after 100,000 steps."""
+IMAGE_RECIPE_CPU = replace(
+    IMAGE_RECIPE,
+    learning_rate=4e-3,
+    batch_size=32,
+    time_limit=600.0,
+    round_steps=100,
+    ema_decay=0.998,
+    hold_steps=2_000,
+    gamma=0.9996,
+)
+"""A larger rate and smaller batches, for ten minutes unless another time limit is set."""
+
+
+def image_recipe(size: str = "paper") -> Recipe:
+    """Training settings for image models.
+
+    Arguments:
+        size: As in `elflow.flows.preset`: `"paper"`, or `"cpu"` for ten minutes on a CPU.
+
+    Example:
+        >>> image_recipe("cpu").batch_size
+        32
+    """
+    recipes = {"paper": IMAGE_RECIPE, "cpu": IMAGE_RECIPE_CPU}
+    check_choice("size", size, recipes)
+    return recipes[size]

@@ -1,0 +1,210 @@
+"""The columns of a pandas DataFrame in a pickle, of this pandas or an old one, without running anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elflow.io._sources import listed
+from elflow.io.archives import _Inert, _InertUnpickler, readable
+
+MOST_COLUMNS = 100_000
+"""An Index without names that is longer than this is refused before it is written out."""
+
+
+class _Still(_Inert):
+    """Inert, and it may be made without arguments."""
+
+    args: tuple[Any, ...] = ()
+
+
+class _Frame(_Still):
+    """A DataFrame: its state holds the manager of its blocks."""
+
+
+class _Manager(_Still):
+    """Blocks and axes, as arguments or, before pandas 1.3, in its state."""
+
+
+class _Block(_Still):
+    """Columns of one type: values, one column in each row, and the places of these columns."""
+
+
+class _Index(_Still):
+    """The names along an axis: their class, and what they are made from."""
+
+
+class _ArrowTexts(_Still):
+    """Texts of pyarrow, as pandas 3 keeps names."""
+
+
+class _Texts(_Still):
+    """Texts of NumPy, as pandas 3 keeps names where there is no pyarrow."""
+
+
+class _ArrowArray(_Still):
+    """One array of pyarrow: its only argument holds its type, length, nulls, offset and buffers."""
+
+
+class _ArrowChunks(_Still):
+    """Several of them, one after the other."""
+
+
+class _Slice(_Still):
+    """A slice."""
+
+
+class _Wrapped(_Still):
+    """What does nothing but hold bytes: a bytearray, or a buffer of pyarrow."""
+
+
+class _FromBuffer(_Still):
+    """An array as protocol 5 has it: bytes, dtype, shape and order."""
+
+
+PANDAS: dict[str, type[_Inert]] = {
+    "DataFrame": _Frame,
+    "BlockManager": _Manager,
+    "_unpickle_block": _Block,
+    "_new_Index": _Index,
+    "ArrowStringArray": _ArrowTexts,
+    "ArrowStringArrayNumpySemantics": _ArrowTexts,
+    "__pyx_unpickle_NDArrayBacked": _Texts,
+    **dict.fromkeys(["Index", "RangeIndex", "Int64Index", "UInt64Index", "Float64Index"], _Still),
+    **dict.fromkeys(["StringDtype", "StringArray", "StringArrayNumpySemantics", "NA"], _Still),
+}
+"""Of pandas, in whichever of its modules: they have moved from version to version."""
+OTHERS: dict[tuple[str, str], type[_Inert]] = {
+    ("pyarrow.lib", "_restore_array"): _ArrowArray,
+    ("pyarrow.lib", "chunked_array"): _ArrowChunks,
+    ("pyarrow.lib", "py_buffer"): _Wrapped,
+    ("pyarrow.lib", "type_for_alias"): _Still,
+    ("numpy.core.numeric", "_frombuffer"): _FromBuffer,
+    ("numpy._core.numeric", "_frombuffer"): _FromBuffer,
+    **{(module, "slice"): _Slice for module in ("builtins", "__builtin__")},
+    **{(module, "bytearray"): _Wrapped for module in ("builtins", "__builtin__")},
+}
+
+
+class _FrameUnpickler(_InertUnpickler):
+    """Reads what a DataFrame of numbers consists of: no name leads out of this file and that of its base."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] == "pandas" and name in PANDAS:
+            return PANDAS[name]
+        return OTHERS.get((module, name)) or super().find_class(module, name)
+
+
+def read_frame(path: Path) -> dict[str, np.ndarray]:
+    """The columns `(N,)` of a pickled DataFrame by name, in their order: numbers, in the memory of the file's bytes."""
+    with path.open("rb") as stream, readable(path):
+        frame = _FrameUnpickler(stream, encoding="bytes").load()
+        if not isinstance(frame, _Frame):
+            raise ValueError(f"it must hold a pandas DataFrame, got {_kind(frame)}")
+        return _columns(frame)
+
+
+def _columns(frame: _Frame) -> dict[str, np.ndarray]:
+    parts = _by_text(frame.state)
+    manager = parts.get("_mgr", parts.get("_data"))
+    if not isinstance(manager, _Manager):
+        raise ValueError(f"its DataFrame must be of a BlockManager, got {_kind(manager)}")
+    if manager.args:
+        blocks, axes = manager.args
+        pairs = [block.args[:2] for block in blocks]
+    else:  # three older layouts come first, and the dictionary says the version of pandas that brought this one
+        newest = _by_text(_by_text(manager.state[3])["0.14.1"])
+        axes = newest["axes"]
+        pairs = [(block["values"], block["mgr_locs"]) for block in map(_by_text, newest["blocks"])]
+    names = _names(axes[0])
+    found: dict[int, np.ndarray] = {}
+    for values, places in pairs:
+        where = range(len(names))[slice(*places.args)] if isinstance(places, _Slice) else _array(places).tolist()
+        found.update(zip(where, _array(values), strict=True))
+    if len(set(names)) != len(names) or sorted(found) != list(range(len(names))):
+        raise ValueError(f"it must have one column for each name, got {len(found)} for {listed(names)}")
+    return {name: found[i] for i, name in enumerate(names)}
+
+
+def _kind(value: Any) -> str:
+    """What something is, for an error."""
+    return "an array" if type(value) in (_Inert, _FromBuffer) else type(value).__name__.lstrip("_")
+
+
+def _by_text(parts: Mapping[str | bytes, Any]) -> dict[str, Any]:
+    """A dictionary whose keys were texts of Python 2, or are texts."""
+    return {_text(key): value for key, value in parts.items()}
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+
+def _bytes(value: Any) -> bytes | bytearray:
+    while isinstance(value, _Wrapped):
+        (value,) = value.args
+    if not isinstance(value, bytes | bytearray):
+        raise ValueError(f"its arrays must be of bytes, got {_kind(value)}")
+    return value
+
+
+def _parts_of_array(inert: _Inert) -> tuple[str, Any, Any, bool]:
+    """The dtype, what the values are read from, the shape, and whether columns come first."""
+    if isinstance(inert, _FromBuffer):
+        data, dtype, shape, order = inert.args
+        by_column = order == "F"
+    elif type(inert) is not _Inert:
+        raise ValueError(f"its columns must be of numbers, got {_kind(inert)}")
+    else:
+        _, shape, dtype, by_column, data = inert.state
+    return _text(dtype.state[1]) + _text(dtype.args[0]), data, shape, by_column
+
+
+def _array(inert: _Inert) -> np.ndarray:
+    """The numbers that a pickle has described."""
+    kind, data, shape, by_column = _parts_of_array(inert)
+    if not re.fullmatch(r"[<>|][fiu][1248]", kind):
+        raise ValueError(f"its columns must be of numbers, got {kind!r}")
+    return np.frombuffer(_bytes(data), kind).reshape(shape, order="F" if by_column else "C")
+
+
+def _names(index: _Inert) -> list[str]:
+    """The names along an axis."""
+    if not isinstance(index, _Index):
+        raise ValueError(f"its columns must have an Index, got {_kind(index)}")
+    parts = _by_text(index.args[1])
+    if "data" not in parts:
+        places = range(parts["start"], parts["stop"], parts["step"])
+        if len(places) > MOST_COLUMNS:
+            raise ValueError(f"it must have at most {MOST_COLUMNS:,} columns, got an Index of {len(places):,}")
+        return [str(i) for i in places]
+    data = parts["data"]
+    if isinstance(data, _ArrowTexts):
+        return _arrow_texts(_by_text(data.state)["_pa_array"])
+    if isinstance(data, _Texts):
+        data = data.state[1]
+    kind, items, _, _ = _parts_of_array(data)
+    return [_text(item) for item in (_objects(items) if kind.startswith("|O") else _array(data).tolist())]
+
+
+def _objects(items: Any) -> Iterable[str | bytes]:
+    if not isinstance(items, list) or not all(isinstance(item, str | bytes) for item in items):
+        raise ValueError("the names of its columns must be texts")
+    return items
+
+
+def _arrow_texts(array: _Inert) -> list[str]:
+    if isinstance(array, _ArrowChunks):
+        return [name for chunk in array.args[0] for name in _arrow_texts(chunk)]
+    kind, length, nulls, offset, (_, places, texts), *_ = array.args[0]
+    width = {"string": "<i4", "large_string": "<i8"}.get(kind.args[0])
+    if width is None or nulls:
+        raise ValueError(f"the names of its columns must be texts, got {kind.args[0]!r} with {nulls} missing")
+    bounds = np.frombuffer(_bytes(places), width)[offset : offset + length + 1].tolist()
+    data = bytes(_bytes(texts))
+    return [data[start:stop].decode() for start, stop in pairwise(bounds)]

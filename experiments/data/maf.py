@@ -1,0 +1,393 @@
+"""The five data sets of density estimation that the MAF paper set up, from the files of its archive, by its recipes.
+
+[Papamakarios et al. (2017)](https://arxiv.org/abs/1705.07057) published them as
+[`data.tar.gz`](https://zenodo.org/records/1161203); nearly every flow since then is measured on them. The recipes are
+those of the paper's own code, with what is peculiar in them, so that likelihoods compare.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elflow._checks import check_choice, check_count
+from elflow.io import _csv
+from elflow.io._sources import listed
+from elflow.io.archives import readable
+from experiments.data._frames import read_frame
+
+__all__ = ["MAF_SETS", "REDRAWN_SETS", "Splits", "find_maf", "maf_files", "read_maf"]
+
+MAF_SETS = ("power", "gas", "hepmass", "miniboone", "bsds300")
+"""The sets of the archive."""
+REDRAWN_SETS = ("bsds300-patches", "power-halfyear")
+"""Sets in their likeness, from the same sources."""
+PARTS = ("train", "val", "test")
+NOT_SENSORS = ("Time", "Meth", "Eth")
+"""The columns of GAS that are dropped: the time, and how much of either gas was let in."""
+CORRELATED = 0.98
+REPEATED = 5
+ROWS = 1 << 14
+"""How many patches are prepared at a time."""
+
+
+class Splits(NamedTuple):
+    """The rows of a data set, in float32 and of shape `(N, features)`.
+
+    Example:
+        >>> splits = Splits(*(np.zeros((n, 6), np.float32) for n in (80, 10, 10)))
+        >>> len(splits.train), splits.test.shape
+        (80, (10, 6))
+    """
+
+    train: np.ndarray
+    """To fit to."""
+    val: np.ndarray
+    """To choose by."""
+    test: np.ndarray
+    """To report."""
+
+
+def maf_files(name: str) -> list[str]:
+    """The files of a data set, below the folder that holds them all.
+
+    Arguments:
+        name: One of `MAF_SETS` or `REDRAWN_SETS`.
+
+    Returns:
+        Their names, with `/` in them.
+
+    Example:
+        >>> maf_files("hepmass")
+        ['hepmass/1000_train.csv', 'hepmass/1000_test.csv']
+    """
+    check_choice("name", name, SETS)
+    return [str(PurePosixPath(SETS[name].folders[0], file)) for file in SETS[name].files]
+
+
+def find_maf(name: str, folder: str | os.PathLike[str]) -> Path | None:
+    """Where a data set is.
+
+    Arguments:
+        name: One of `MAF_SETS` or `REDRAWN_SETS`.
+        folder: The folder that holds those of the sets, or the set's own.
+
+    Returns:
+        The folder that has all of its files, or None where there is no such folder.
+
+    Example:
+        >>> find_maf("gas", "nowhere") is None
+        True
+    """
+    check_choice("name", name, SETS)
+    wanted, root = SETS[name], Path(folder)
+    others = {other for one in SETS.values() for other in one.folders} - set(wanted.folders)
+    own = [] if root.resolve().name in others else [root]  # two sets call their file data.npy
+    for place in [*(root / below for below in wanted.folders), *own]:
+        if wanted.found(place):
+            return place
+    return None
+
+
+def read_maf(name: str, folder: str | os.PathLike[str], seed: int = 0) -> Splits:
+    """Reads a data set and prepares it by MAF's recipe.
+
+    | name | features | recipe |
+    | --- | --- | --- |
+    | `power` | 6 | shuffled, the second and fourth column dropped, uniform noise added, of width 0.001, 0.01, 1, 1, 1 and 0; standardised by the rows for training and validation |
+    | `gas` | 8 | the sensors, without those that correlate with a later one above 0.98; standardised by all rows |
+    | `hepmass` | 21 | the rows of class 1, without the features whose smallest value comes more than five times; standardised by the rows for training and validation |
+    | `miniboone` | 43 | standardised by the rows for training and validation |
+    | `bsds300` | 63 | as it is in the file, which needs h5py |
+    | `bsds300-patches` | 63 | of patches of 8 by 8 bytes: noise from [0, 1) added, divided by 256, each patch's mean subtracted, the last pixel dropped |
+    | `power-halfyear` | 6 | as it is in the file |
+
+    Of `power`, `gas` and `miniboone` the last tenth is for test, and the last tenth of the rest for validation; `hepmass`
+    has a file for test. `gas` may also be `ethylene_CO.csv`, with names in its first line. Nothing in its pickle is run.
+
+    Arguments:
+        name: One of `MAF_SETS` or `REDRAWN_SETS`.
+        folder: The folder that holds those of the sets (`power`, `gas`, ...), or the set's own.
+        seed: Of the noise of `bsds300-patches`. The noise of `power` is always that of MAF's code.
+
+    Returns:
+        The rows for training, validation and test.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     patches = np.zeros((10, 64), np.uint8)
+        ...     np.savez(f"{folder}/bsds300_patches_u8.npz", train=patches, val=patches, test=patches)
+        ...     splits = read_maf("bsds300-patches", folder)
+        >>> splits.train.shape, splits.train.dtype
+        ((10, 63), dtype('float32'))
+    """  # noqa: E501
+    check_count("seed", seed, least=0)
+    place = find_maf(name, folder)
+    if place is None:
+        raise FileNotFoundError(f"{folder} must hold {listed(maf_files(name))} for name={name!r}, and does not")
+    splits = SETS[name].read(place, seed)
+    for part, x in zip(PARTS, splits, strict=True):
+        if not len(x):
+            raise ValueError(f"{place} must have rows for {part}, got none")
+        with np.errstate(invalid="ignore"):  # in float64 no sum of float32 overflows
+            total = x.sum(dtype=np.float64)
+        if not math.isfinite(total):
+            raise ValueError(f"{place} must have finite values, got others among the rows for {part}")
+    return splits
+
+
+# The sets
+
+
+def _power(place: Path, seed: int) -> Splits:
+    path = place / "data.npy"
+    data = _numpy(path, 8)
+    n = len(data)
+    rng = np.random.RandomState(42)  # the generator of MAF's code, and its seed
+    order = rng.permutation(n)
+    voltage, active, meters = 0.01 * rng.rand(n), 0.001 * rng.rand(n), rng.rand(n, 3)
+    noises: dict[int, Any] = {0: active, 2: voltage, 4: meters[:, 0], 5: meters[:, 1], 6: meters[:, 2], 7: 0.0}
+    columns = (data[:, i].astype(np.float64)[order] + noise for i, noise in noises.items())
+    return _standardised(path, columns, 6, _tenths(path, n), ddof=0)
+
+
+def _gas(place: Path, seed: int) -> Splits:
+    path = place / "ethylene_CO.pickle"
+    if path.is_file():
+        table = read_frame(path)
+    else:
+        path = place / "ethylene_CO.csv"
+        table = _numbers(path)
+        table.pop("Unnamed: 0", None)  # the index, which pandas writes
+    absent = [name for name in NOT_SENSORS if name not in table]
+    if absent:
+        raise ValueError(f"{path} must have the columns {listed(NOT_SENSORS)}, got {listed(list(table))}")
+    sensors = [name for name in table if name not in NOT_SENSORS]
+    sizes = _tenths(path, len(table["Time"]))
+    z = np.empty((len(sensors), sum(sizes)))  # with the sensors first, so that their products need no copy
+    for row, name in zip(z, sensors, strict=True):
+        row[:] = table.pop(name)
+        with np.errstate(invalid="ignore"):  # what is not finite is refused below
+            row -= row.mean()
+            norm = np.linalg.norm(row)
+        if not norm > 0:
+            raise ValueError(f"{path} must have finite values that differ in each column, got others in {name!r}")
+        row *= math.sqrt(len(row) - 1) / norm
+    kept = _uncorrelated(z @ z.T / (z.shape[1] - 1))
+    _check_width(path, len(kept), 8, f"sensors that do not correlate above {CORRELATED}")
+    x = np.empty((z.shape[1], len(kept)), np.float32)
+    for j, i in enumerate(kept):
+        x[:, j] = z[i]
+    return _divided(x, sizes)
+
+
+def _uncorrelated(correlation: np.ndarray) -> list[int]:
+    """The columns that are left when the first that correlates with another has been taken away, again and again."""
+    close = correlation > CORRELATED
+    np.fill_diagonal(close, False)
+    kept = list(range(len(close)))
+    while (again := close[np.ix_(kept, kept)].any(axis=1)).any():
+        del kept[int(again.argmax())]
+    return kept
+
+
+def _hepmass(place: Path, seed: int) -> Splits:
+    path, path_of_test = place / "1000_train.csv", place / "1000_test.csv"
+    fitted, tested = _signal(path), _signal(path_of_test)
+    absent = [name for name in fitted if name not in tested]  # of MAF's files, that for test has one name too many
+    if absent:
+        raise ValueError(f"{path_of_test} must have the columns of {path.name}, and has no {listed(absent)}")
+    n, n_test = (len(next(iter(table.values()), ())) for table in (fitted, tested))
+    n_val = int(0.1 * n)
+    if not n_val:
+        raise ValueError(f"{path} must have at least 10 rows of class 1, got {n}")
+    kept = [name for name, column in fitted.items() if (column == column.min()).sum() <= REPEATED]
+    _check_width(path, len(kept), 21, f"features whose smallest value comes at most {REPEATED} times")
+    columns = (np.concatenate([fitted[name], tested[name]]) for name in kept)
+    return _standardised(path, columns, 21, (n - n_val, n_val, n_test), ddof=1)
+
+
+def _signal(path: Path) -> dict[str, np.ndarray]:
+    """The features of the rows whose first column is one."""
+
+    def of_class_one(table: pa.Table) -> pa.Table:
+        label = pc.cast(table.column(0), pa.float64())
+        return table.remove_column(0).filter(pc.equal(label, 1.0))
+
+    return _numbers(path, of_class_one)
+
+
+def _miniboone(place: Path, seed: int) -> Splits:
+    path = place / "data.npy"
+    data = _numpy(path, 43)
+    return _standardised(path, (column.astype(np.float64) for column in data.T), 43, _tenths(path, len(data)), ddof=0)
+
+
+def _bsds300(place: Path, seed: int) -> Splits:
+    path = place / "BSDS300.hdf5"
+    try:
+        import h5py  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError as error:
+        raise ImportError(f"{path} needs h5py to be read: pip install h5py") from error
+    parts = []
+    with readable(path), h5py.File(path, "r") as file:
+        for part in ("train", "validation", "test"):
+            if part not in file:
+                raise ValueError(f"it must have a data set {part!r}, got {listed(list(file))}")
+            _check_shape(f"{part!r} in it", file[part], 63)
+            x = np.empty(file[part].shape, np.float32)
+            if len(x):
+                file[part].read_direct(x)  # HDF5 converts as it reads
+            parts.append(x)
+    return Splits(*parts)
+
+
+def _bsds300_patches(place: Path, seed: int) -> Splits:
+    path = place / "bsds300_patches_u8.npz"
+    parts = []
+    for i, (part, patches) in enumerate(_arrays(path)):
+        _check_shape(f"{part!r} of {path}", patches, 64)
+        if patches.dtype != np.uint8:
+            raise ValueError(f"{part!r} of {path} must be of uint8, got {patches.dtype}")
+        rng = np.random.default_rng([seed, i])
+        x = np.empty((len(patches), 63), np.float32)
+        for start in range(0, len(x), ROWS):
+            rows = patches[start : start + ROWS]
+            noisy = (rows + rng.random(rows.shape)) / 256
+            noisy -= noisy.mean(axis=1, keepdims=True)
+            x[start : start + ROWS] = noisy[:, :-1]
+        parts.append(x)
+    return Splits(*parts)
+
+
+def _power_halfyear(place: Path, seed: int) -> Splits:
+    path = place / "power_halfyear_maf.npz"
+    parts = []
+    for part, x in _arrays(path):
+        _check_shape(f"{part!r} of {path}", x, 6)
+        parts.append(np.ascontiguousarray(x, np.float32))
+    return Splits(*parts)
+
+
+@dataclass(frozen=True)
+class _Set:
+    """What a data set consists of."""
+
+    folders: tuple[str, ...]
+    """Its own, as it may be spelled."""
+    files: tuple[str, ...]
+    read: Callable[[Path, int], Splits]
+    instead: tuple[str, ...] = ()
+    """Files that do as well."""
+
+    def found(self, place: Path) -> bool:
+        return any(files and all((place / file).is_file() for file in files) for files in (self.files, self.instead))
+
+
+SETS = {
+    "power": _Set(("power",), ("data.npy",), _power),
+    "gas": _Set(("gas",), ("ethylene_CO.pickle",), _gas, instead=("ethylene_CO.csv",)),
+    "hepmass": _Set(("hepmass",), ("1000_train.csv", "1000_test.csv"), _hepmass),
+    "miniboone": _Set(("miniboone",), ("data.npy",), _miniboone),
+    "bsds300": _Set(("BSDS300", "bsds300"), ("BSDS300.hdf5",), _bsds300),
+    "bsds300-patches": _Set(("",), ("bsds300_patches_u8.npz",), _bsds300_patches),
+    "power-halfyear": _Set(("",), ("power_halfyear_maf.npz",), _power_halfyear),
+}
+"""Each by its name."""
+
+
+# Files
+
+
+def _numpy(path: Path, width: int) -> np.ndarray:
+    """An array that stays on the disk until its columns are read."""
+    with readable(path):
+        data = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(data, np.ndarray):
+            raise ValueError("it holds several arrays")
+    _check_shape(str(path), data, width)
+    return data
+
+
+def _arrays(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """The three arrays of an .npz file, one after the other."""
+    with path.open("rb") as stream:  # NumPy would leave it open if it is damaged
+        with readable(path):
+            file = np.load(stream, allow_pickle=False)
+            names = getattr(file, "files", [])
+            if any(part not in names for part in PARTS):
+                raise ValueError(f"it must have the arrays {listed(PARTS)}, got {listed(names)}")
+        for part in PARTS:
+            with readable(path):
+                x = file[part]
+            yield part, x
+
+
+def _numbers(path: Path, of: Callable[[pa.Table], pa.Table] = lambda table: table) -> dict[str, np.ndarray]:
+    """The columns of a text table, or what is made of each block of it, in float64."""
+    dialect = _csv.sniff(path)
+    with path.open(encoding="utf-8-sig") as lines:
+        header = next(line for line in lines if line.strip())
+        extra = next(lines).count(dialect.separator) - header.count(dialect.separator)
+    names = list(dialect.names[: len(dialect.names) + min(extra, 0)])  # a header may name more, or less, than there is
+    dialect = replace(dialect, names=(*names, *(f"Unnamed: {len(names) + i}" for i in range(extra))))
+    stream, file = _csv.open_bytes(path)
+    parts: list[list[np.ndarray]] = []
+    with file, stream:
+        for block in _csv.blocks(path, dialect, names, stream):
+            with readable(path):
+                table = of(block)
+                parts.append([pc.cast(column, pa.float64()).to_numpy() for column in table.columns])
+                names = table.column_names
+    return {name: np.concatenate([part.pop(0) for part in parts]) for name in names}
+
+
+# What recipes have in common
+
+
+def _tenths(path: Path, n: int) -> tuple[int, int, int]:
+    """How many rows are for training, validation and test."""
+    test = int(0.1 * n)
+    val = int(0.1 * (n - test))
+    if not val:
+        raise ValueError(f"{path} must have at least 11 rows, got {n}")
+    return n - test - val, val, test
+
+
+def _standardised(path: Path, columns: Iterable[np.ndarray], features: int, sizes: Sequence[int], ddof: int) -> Splits:
+    """Columns of float64, for training, then validation, then test, standardised by the rows before test."""
+    x = np.empty((sum(sizes), features), np.float32)
+    for j, column in enumerate(columns):
+        known = column[: len(x) - sizes[-1]]
+        with np.errstate(invalid="ignore"):  # what is not finite is refused below
+            mean, deviation = known.mean(), known.std(ddof=ddof)
+        if not (math.isfinite(mean) and deviation > 0):
+            raise ValueError(f"{path} must have finite values that differ in each column, got others in column {j}")
+        column -= mean
+        column /= deviation
+        x[:, j] = column
+    return _divided(x, sizes)
+
+
+def _divided(x: np.ndarray, sizes: Sequence[int]) -> Splits:
+    train, val, _ = sizes
+    return Splits(x[:train], x[train : train + val], x[train + val :])
+
+
+def _check_width(path: Path, found: int, expected: int, what: str) -> None:
+    if found != expected:
+        raise ValueError(f"{path} must have {expected} {what}, got {found}: it is not the file of MAF's archive")
+
+
+def _check_shape(name: str, a: Any, width: int) -> None:
+    if len(a.shape) != 2 or a.shape[1] != width or a.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must hold numbers of shape (N, {width}), got {a.dtype} of shape {a.shape}")

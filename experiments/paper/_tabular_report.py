@@ -1,0 +1,129 @@
+"""What the tables' experiment shows: test likelihoods beside published ones, times, and curves over time."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.framework import figure as _figure
+from experiments.framework.experiment import Plan, Record, Report, Table
+from experiments.paper.published import TABULAR
+
+__all__ = ["report"]
+
+TITLES = {
+    "elf": "ELF-AR",
+    "nsf": "NSF",
+    "maf": "MAF",
+    "gaussian": "Gaussian",
+}
+COMPARED = {"bsds300-patches": "bsds300", "power-halfyear": None}
+"""With which published figures sets that were drawn anew can be compared, if with any."""
+REMARKS = {
+    "bsds300-patches": "8x8 patches drawn anew from the same 200 training and 100 test images by the same recipe: "
+    "comparable in distribution with BSDS300, though not the very patches.",
+    "power-halfyear": "Half a year of the household's four: not comparable with published figures of POWER.",
+}
+COLORS = {"elf": _figure.ACCENT, "nsf": "#4a5fa5", "maf": "#1d6b4f"}
+
+
+class Best(NamedTuple):
+    """The best run of a model on a set, by held-out rows."""
+
+    key: str
+    record: Record
+
+
+def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
+    """Tables and pictures of all sets that there were."""
+    sets: dict[str, dict[str, Best]] = {}
+    for key, record in records.items():
+        models = sets.setdefault(record["set"], {})
+        rival = models.get(record["model"])
+        if rival is None or record.get("validation", 0) > rival.record.get("validation", 0):
+            models[record["model"]] = Best(key, record)
+    tables, sentences, pictures = [], [], {}
+    for name, models in sets.items():
+        tables.append(_likelihoods(name, models))
+        sentences.append(_sentence(name, models))
+        if any("curve" in best.record for best in models.values()):
+            _draw(folder / f"{name}.png", models)
+            pictures[f"{name}.png"] = f"{name}: held-out nats over the seconds of training."
+    tables.append(_times(sets))
+    return Report(" ".join(filter(None, sentences)), tables, pictures)
+
+
+def _likelihoods(name: str, models: dict[str, Best]) -> Table:
+    rows: list[tuple[float, tuple[str, ...]]] = []
+    for model, best in models.items():
+        record = best.record
+        steps = f"{record['steps']:,}" if "steps" in record else ""
+        batch = f"{record['batch_size']:,}" if "batch_size" in record else ""
+        prepared = "whitened" if record.get("whitened") else "standardised"
+        sizes = f"{record['parameters']:,}", prepared, steps, batch
+        rows.append((record["test"], (TITLES[model], *sizes, _nats(record), "measured here")))
+    compared = COMPARED.get(name, name)
+    for published in TABULAR:
+        if published.dataset == compared:
+            reference = f"*published*: {published.reference}"
+            rows.append((published.value, (published.system, "", "", "", "", f"{published.value:g}", reference)))
+    rows.sort(key=lambda row: -row[0])
+    columns = ("model", "parameters", "columns are", "steps", "in a batch", "test nats", "source")
+    return Table(name, columns, [cells for _, cells in rows], REMARKS.get(name, ""))
+
+
+def _nats(record: Record) -> str:
+    return f"{record['test']:.3f} ± {record['error']:.3f}"
+
+
+def _sentence(name: str, models: dict[str, Best]) -> str:
+    """How ELF compares with what was trained beside it."""
+    if "elf" not in models or len(models) < 2:
+        return ""
+    ours = models["elf"].record
+    others = []
+    for model, best in models.items():
+        if model in ("elf", "gaussian"):
+            continue
+        # The same rows are scored by both, which makes the error of the difference smaller than this.
+        difference = ours["test"] - best.record["test"]
+        error = math.hypot(ours["error"], best.record["error"])
+        where = "ahead of" if difference > 2 * error else "behind" if difference < -2 * error else "from"
+        others.append(f"{abs(difference):.2f} ± {error:.2f} nats {where} {TITLES[model]}")
+    return f"On {name} ELF-AR has {_nats(ours)} nats" + (f": {', '.join(others)}." if others else ".")
+
+
+def _times(sets: dict[str, dict[str, Best]]) -> Table:
+    rows = [
+        (
+            name,
+            TITLES[model],
+            f"{best.record['training']:.0f} s",
+            f"{1e3 * best.record['training'] / best.record['steps']:.0f} ms",
+        )
+        for name, models in sets.items()
+        for model, best in models.items()
+        if "training" in best.record
+    ]
+    note = "Of training, on one thread each. At the scale of CPUs, steps are such that this is about the same for all."
+    return Table("Time", ("set", "model", "training", "each step"), rows, note)
+
+
+def _draw(path: Path, models: dict[str, Best]) -> None:
+    plt = _figure.pyplot()
+    with plt.rc_context(_figure.STYLE):
+        figure, place = plt.subplots(figsize=(7, 4), layout="constrained")
+        ends = []
+        for model, best in models.items():
+            if "curve" not in best.record:
+                continue
+            curve = best.record["curve"]
+            place.plot(curve["seconds"], curve["validation"], color=COLORS.get(model), label=TITLES[model])
+            ends += [curve["validation"][len(curve["validation"]) // 10], max(curve["validation"])]
+        low, high = min(ends), max(ends)
+        margin = 0.1 * (high - low) + 1e-6
+        place.set(xlabel="seconds of training", ylabel="held-out nats", ylim=(low - margin, high + margin))
+        place.legend(frameon=False)
+        _figure.save(figure, path)
+        plt.close(figure)

@@ -1,0 +1,200 @@
+"""The paper's first figures: activations, one-layer networks, and what decides their Lipschitz constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from elflow.activations import FELU, QELU, RELU, PiecewiseQuadratic
+from elflow.functional import elf, elf_inverse, lipschitz
+from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
+from experiments.framework.figure import ACCENT, INK, SOFT, STYLE, pyplot, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["EXPERIMENTS", "breakpoints", "draw", "random_network", "steepest_on_grid"]
+
+COLORS = {FELU: "#1d6b4f", RELU: "#b8860b", QELU: "#4a5fa5"}
+NAMES = {FELU: "FELU", RELU: "ReLU", QELU: "QELU"}
+UNITS = [5, 50, 500]
+POINTS = 20_001
+REACH = 10.0
+"""Grids go so far to both sides of zero: all ramps of `random_network` end before that."""
+
+
+def random_network(units: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A network whose ramps lie within about three of zero: w1, b1 and w2, `(units,)` each.
+
+    Example:
+        >>> w1, b1, w2 = random_network(units=5, seed=0)
+        >>> lipschitz(w1, b1, w2).dtype
+        torch.float64
+    """
+    generator = torch.Generator().manual_seed(seed)
+    uniform, sign, place, weight = torch.rand(4, units, generator=generator, dtype=torch.float64)
+    w1 = (0.5 + 2 * uniform) * torch.where(sign < 0.5, -1, 1)
+    return w1, -w1 * (6 * place - 3), 2 * weight - 1
+
+
+def breakpoints(w1: Tensor, b1: Tensor, activation: PiecewiseQuadratic) -> Tensor:
+    """The points between which the slope of the network is a straight line, in order.
+
+    Example:
+        >>> breakpoints(torch.tensor([2.0]), torch.tensor([4.0]), FELU)
+        tensor([-2.5000, -2.0000])
+    """
+    points = w1.new_tensor(activation.breakpoints)
+    return ((points[:, None] - b1) / w1).flatten().sort().values
+
+
+def steepest_on_grid(weights: tuple[Tensor, ...], slope: Callable[[Tensor], Tensor], points: int = POINTS) -> float:
+    """The greatest abs(g') among equidistant points: what a search finds that does not know where to look.
+
+    Arguments:
+        weights: w1, b1 and w2 of the network, `(H,)` each.
+        slope: That of the activation.
+        points: How many points.
+
+    Example:
+        >>> w1, b1, w2 = random_network(units=5, seed=0)
+        >>> steepest_on_grid((w1, b1, w2), FELU.slope) <= lipschitz(w1, b1, w2)
+        tensor(True)
+    """
+    w1, b1, w2 = weights
+    x = torch.linspace(-REACH, REACH, points, dtype=w1.dtype)
+    return max(float((slope(w1 * part[:, None] + b1) @ (w1 * w2)).abs().max()) for part in x.split(2**20 // len(w1)))
+
+
+def _elu_slope(u: Tensor) -> Tensor:
+    return u.clamp(max=0).exp()
+
+
+def draw(path: Path, units: int = 5, seed: int = 11, bound: float = 0.99) -> dict[str, float]:
+    """Draws the figure into a PNG and returns the Lipschitz constant that it shows for each activation."""
+    plt = pyplot()
+    weights = random_network(units, seed)
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(2, 3, figsize=(12, 6.4), layout="constrained")
+        _draw_activations(axes[0, 0], axes[1, 0])
+        constants = {}
+        for column, activation in enumerate((RELU, FELU), start=1):
+            constants[NAMES[activation]] = _draw_network(axes[:, column], weights, activation, bound)
+        figure.suptitle(f"One-layer networks of {units} units and their exact Lipschitz constants", fontsize=12)
+        save(figure, path)
+        plt.close(figure)
+    return constants
+
+
+def _draw_activations(above: Axes, below: Axes) -> None:
+    u = torch.linspace(-4, 2, 601, dtype=torch.float64)
+    for activation, color in COLORS.items():
+        above.plot(u, activation(u), color=color, label=NAMES[activation])
+        below.plot(u, activation.slope(u), color=color)
+    above.plot(u, torch.nn.functional.elu(u), color=SOFT, linestyle="--", label="ELU")
+    below.plot(u, _elu_slope(u), color=SOFT, linestyle="--")
+    above.set(title="Activations", ylabel="value")
+    below.set(xlabel="u", ylabel="slope")
+    above.legend(frameon=False)
+
+
+def _draw_network(axes: list[Axes], weights: tuple[Tensor, ...], activation: PiecewiseQuadratic, bound: float) -> float:
+    w1, b1, w2 = weights
+    zero = w1.new_zeros(())
+    corners = breakpoints(w1, b1, activation)
+    # Both sides of each corner, so that the jumps of ReLU's slope are drawn upright.
+    x = torch.cat([torch.linspace(-5, 5, 2001, dtype=w1.dtype), corners - 1e-9, corners + 1e-9]).sort().values
+    u = w1 * x[:, None] + b1
+    g, slope = (w2 * activation(u)).sum(-1), (w1 * w2 * activation.slope(u)).sum(-1)
+    constant = lipschitz(w1, b1, w2, activation).item()
+    y, _ = elf(x, w1, b1, w2, zero, bound, activation)
+    back = elf_inverse(y, w1, b1, w2, zero, bound, activation)
+    steepest = x[slope.abs().argmax()].item()
+
+    color, above, below = COLORS[activation], *axes
+    above.plot(x, g, color=color, label="g(x)")
+    above.plot(x, y, color=INK, linewidth=1, label=f"x + s g(x), s = {min(1, bound / constant):.2f}")
+    above.plot(y, back, color=INK, linewidth=1, linestyle="--", label="its inverse")
+    above.plot([-5, 5], [-5, 5], color=SOFT, linewidth=0.7)
+    above.set(title=f"{NAMES[activation]} network", xlabel="x", xlim=(-5, 5), ylim=(-5, 5), aspect="equal")
+    above.legend(frameon=False, loc="lower right", fontsize=8, handlelength=1)
+    below.plot(x, slope, color=color)
+    for line in (constant, -constant):
+        below.axhline(line, color=ACCENT, linestyle=":", linewidth=1)
+    for side in (-1e-9, 1e-9):
+        at_corners = (w1 * w2 * activation.slope(w1 * (corners[:, None] + side) + b1)).sum(-1)
+        below.plot(corners, at_corners, "o", color=color, markersize=3.5)
+    below.plot(steepest, slope[slope.abs().argmax()], "o", color=ACCENT, markersize=8, fillstyle="none")
+    below.set(xlabel="x", ylabel="slope g'(x)", xlim=(-5, 5), title=f"Lip(g) = {constant:.4f} at x = {steepest:.3f}")
+    return constant
+
+
+def jobs(plan: Plan) -> list[Job]:
+    return [Job("networks", {"seed": 11 + plan.seed, "units": UNITS, "points": POINTS})]
+
+
+def work(plan: Plan, settings: Record, folder: Path) -> Record:
+    """The constants of random networks, exactly and on a grid. ELU has no exact ones."""
+    rows = []
+    for units in settings["units"]:
+        weights = random_network(units, settings["seed"])
+        for activation in (RELU, FELU, QELU):
+            exact = lipschitz(*weights, activation).item()
+            grid = steepest_on_grid(weights, activation.slope, settings["points"])
+            rows.append({"activation": NAMES[activation], "units": units, "exact": exact, "grid": grid})
+        grid = steepest_on_grid(weights, _elu_slope, settings["points"])
+        rows.append({"activation": "ELU", "units": units, "exact": None, "grid": grid})
+    return {"seed": settings["seed"], "points": settings["points"], "rows": rows}
+
+
+def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
+    (record,) = records.values()
+    draw(folder / "networks.png", record["rows"][0]["units"], record["seed"])
+    known = [row for row in record["rows"] if row["exact"] is not None]
+    short = [1 - row["grid"] / row["exact"] for row in known]
+    below = sum(gap >= -1e-12 for gap in short)
+    text = (
+        "The slope of a one-layer network of ReLU, FELU or QELU units is a straight line between finitely many points, "
+        "so that it is greatest at one of them: that gives the Lipschitz constant exactly, where a grid only bounds it "
+        f"from below. On {below} of {len(known)} networks none of the {record['points']:,} points of a grid was "
+        "steeper than the exact constant, and the greatest slope there fell short of it by at most "
+        f"{100 * max(short):.2g} %. The slope of ELU is exponential, and there are no such points. Its greatest slope "
+        "on the grid differs, with the same weights, from that of QELU by at most "
+        f"{100 * _apart(record, 'QELU'):.0f} %, from that of FELU by {100 * _apart(record, 'FELU'):.0f} %, from that "
+        f"of ReLU by {100 * _apart(record, 'ReLU'):.0f} %."
+    )
+    rows = [
+        [
+            row["activation"],
+            str(row["units"]),
+            "not known" if row["exact"] is None else f"{row['exact']:.6f}",
+            f"{row['grid']:.6f}",
+            "" if row["exact"] is None else f"{max(0.0, row['exact'] - row['grid'] - 1e-12):.1e}",
+        ]
+        for row in record["rows"]
+    ]
+    columns = ["Activation", "Units", "Exact constant", "Greatest slope on the grid", "Difference"]
+    note = (
+        "The same random weights for all activations. The paper shows such networks in pictures; the weights are ours."
+    )
+    caption = (
+        "Left: the activations and their slopes. Beside them a random network of ReLU and one of FELU units, the "
+        "increasing map that ELF makes of it and that map's inverse; below, its slope, the points that decide the "
+        "Lipschitz constant, and the one that it comes from, circled."
+    )
+    return Report(text, [Table("Exact constants and slopes on a grid", columns, rows, note)], {"networks.png": caption})
+
+
+def _apart(record: Record, activation: str) -> float:
+    """How far the slopes of ELU are from those of an activation, relatively, on the grid."""
+    found = {(row["activation"], row["units"]): row["grid"] for row in record["rows"]}
+    return max(abs(grid / found["ELU", units] - 1) for (name, units), grid in found.items() if name == activation)
+
+
+EXPERIMENTS = {
+    "networks": Experiment("networks", "One-layer networks and their Lipschitz constants", jobs, work, report)
+}
