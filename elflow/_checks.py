@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -100,3 +100,8 @@ def check_finite(name: str, value: Tensor) -> None:
             f"{name} must be finite, got NaN or an infinity in {len(wrong)} of its {value[..., 0].numel()} rows, "
             f"the first of them row {int(wrong[0])}: drop those rows or fill them in"
         )
+
+
+def join_names(names: Sequence[str], most: int = 8) -> str:
+    """Names for an error message, at most `most` of them."""
+    return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,8 +1,8 @@
-"""The five data sets of density estimation that the MAF paper set up, from the files of its archive, by its recipes.
+"""The five density estimation data sets of the MAF paper, prepared from its archive by its recipes.
 
 [Papamakarios et al. (2017)](https://arxiv.org/abs/1705.07057) published them as
-[`data.tar.gz`](https://zenodo.org/records/1161203); nearly every flow since then is measured on them. The recipes are
-those of the paper's own code, with what is peculiar in them, so that likelihoods compare.
+[`data.tar.gz`](https://zenodo.org/records/1161203); nearly every flow since then has been evaluated on them. The recipes are
+those of the paper's own code, including their peculiarities, so that likelihoods are comparable.
 """
 
 from __future__ import annotations
@@ -18,29 +18,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elflow._checks import check_choice, check_count
-from elflow.io import _csv
-from elflow.io._sources import listed
-from elflow.io.archives import readable
-from experiments.data._frames import read_frame
+from elflow._checks import check_choice, check_count, join_names
+from elflow.io import csv
+from elflow.io.archives import reading
+from experiments.data.frames import read_frame
 
-__all__ = ["MAF_SETS", "REDRAWN_SETS", "Splits", "find_maf", "maf_files", "read_maf"]
+__all__ = ["MAF_SETS", "REDRAWN_SETS", "Splits", "find_maf", "maf_files", "prepare_patches", "read_maf"]
 
 MAF_SETS = ("power", "gas", "hepmass", "miniboone", "bsds300")
-"""The sets of the archive."""
+"""Data sets of the archive."""
 REDRAWN_SETS = ("bsds300-patches", "power-halfyear")
-"""Sets in their likeness, from the same sources."""
+"""Similar data sets from the same sources."""
 PARTS = ("train", "val", "test")
 NOT_SENSORS = ("Time", "Meth", "Eth")
-"""The columns of GAS that are dropped: the time, and how much of either gas was let in."""
-CORRELATED = 0.98
-REPEATED = 5
-ROWS = 1 << 14
-"""How many patches are prepared at a time."""
+"""Columns of GAS that are dropped: the time and the two gas concentrations."""
+MAX_CORRELATION = 0.98
+MAX_REPEATS = 5
+PATCHES_PER_BLOCK = 1 << 14
 
 
 class Splits(NamedTuple):
-    """The rows of a data set, in float32 and of shape `(N, features)`.
+    """Rows of a data set in float32, `(N, features)` each.
 
     Example:
         >>> splits = Splits(*(np.zeros((n, 6), np.float32) for n in (80, 10, 10)))
@@ -49,21 +47,21 @@ class Splits(NamedTuple):
     """
 
     train: np.ndarray
-    """To fit to."""
+    """Rows for training."""
     val: np.ndarray
-    """To choose by."""
+    """Rows for validation."""
     test: np.ndarray
-    """To report."""
+    """Rows for test."""
 
 
 def maf_files(name: str) -> list[str]:
-    """The files of a data set, below the folder that holds them all.
+    """File names of a data set, relative to the folder of all data sets.
 
     Arguments:
         name: One of `MAF_SETS` or `REDRAWN_SETS`.
 
     Returns:
-        Their names, with `/` in them.
+        The file names, with `/` between folders.
 
     Example:
         >>> maf_files("hepmass")
@@ -74,14 +72,14 @@ def maf_files(name: str) -> list[str]:
 
 
 def find_maf(name: str, folder: str | os.PathLike[str]) -> Path | None:
-    """Where a data set is.
+    """Finds the folder of a data set.
 
     Arguments:
         name: One of `MAF_SETS` or `REDRAWN_SETS`.
-        folder: The folder that holds those of the sets, or the set's own.
+        folder: The folder of all data sets, or that of this one.
 
     Returns:
-        The folder that has all of its files, or None where there is no such folder.
+        The folder with all of its files, or None.
 
     Example:
         >>> find_maf("gas", "nowhere") is None
@@ -90,9 +88,9 @@ def find_maf(name: str, folder: str | os.PathLike[str]) -> Path | None:
     check_choice("name", name, SETS)
     wanted, root = SETS[name], Path(folder)
     others = {other for one in SETS.values() for other in one.folders} - set(wanted.folders)
-    own = [] if root.resolve().name in others else [root]  # two sets call their file data.npy
+    own = [] if root.resolve().name in others else [root]  # two data sets have a file data.npy
     for place in [*(root / below for below in wanted.folders), *own]:
-        if wanted.found(place):
+        if wanted.is_in(place):
             return place
     return None
 
@@ -102,21 +100,21 @@ def read_maf(name: str, folder: str | os.PathLike[str], seed: int = 0) -> Splits
 
     | name | features | recipe |
     | --- | --- | --- |
-    | `power` | 6 | shuffled, the second and fourth column dropped, uniform noise added, of width 0.001, 0.01, 1, 1, 1 and 0; standardised by the rows for training and validation |
+    | `power` | 6 | shuffled, the second and fourth column dropped, uniform noise of width 0.001, 0.01, 1, 1, 1 and 0 added; standardised by the rows for training and validation |
     | `gas` | 8 | the sensors, without those that correlate with a later one above 0.98; standardised by all rows |
-    | `hepmass` | 21 | the rows of class 1, without the features whose smallest value comes more than five times; standardised by the rows for training and validation |
+    | `hepmass` | 21 | the rows of class 1, without the features whose smallest value occurs more than five times; standardised by the rows for training and validation |
     | `miniboone` | 43 | standardised by the rows for training and validation |
-    | `bsds300` | 63 | as it is in the file, which needs h5py |
-    | `bsds300-patches` | 63 | of patches of 8 by 8 bytes: noise from [0, 1) added, divided by 256, each patch's mean subtracted, the last pixel dropped |
-    | `power-halfyear` | 6 | as it is in the file |
+    | `bsds300` | 63 | as in the file, which needs h5py |
+    | `bsds300-patches` | 63 | patches of 8 by 8 bytes: noise from [0, 1) added, divided by 256, each patch's mean subtracted, the last pixel dropped |
+    | `power-halfyear` | 6 | as in the file |
 
     Of `power`, `gas` and `miniboone` the last tenth is for test, and the last tenth of the rest for validation; `hepmass`
-    has a file for test. `gas` may also be `ethylene_CO.csv`, with names in its first line. Nothing in its pickle is run.
+    has a test file. `gas` may also be `ethylene_CO.csv`, with a header line. No code in its pickle is run.
 
     Arguments:
         name: One of `MAF_SETS` or `REDRAWN_SETS`.
-        folder: The folder that holds those of the sets (`power`, `gas`, ...), or the set's own.
-        seed: Of the noise of `bsds300-patches`. The noise of `power` is always that of MAF's code.
+        folder: The folder of all data sets (with folders `power`, `gas`, ...), or that of this one.
+        seed: The seed for the noise of `bsds300-patches`. The noise of `power` is always that of MAF's code.
 
     Returns:
         The rows for training, validation and test.
@@ -133,7 +131,7 @@ def read_maf(name: str, folder: str | os.PathLike[str], seed: int = 0) -> Splits
     check_count("seed", seed, least=0)
     place = find_maf(name, folder)
     if place is None:
-        raise FileNotFoundError(f"{folder} must hold {listed(maf_files(name))} for name={name!r}, and does not")
+        raise FileNotFoundError(f"folder must contain {join_names(maf_files(name))} for name={name!r}, got {folder}")
     splits = SETS[name].read(place, seed)
     for part, x in zip(PARTS, splits, strict=True):
         if not len(x):
@@ -145,14 +143,30 @@ def read_maf(name: str, folder: str | os.PathLike[str], seed: int = 0) -> Splits
     return splits
 
 
-# The sets
+def prepare_patches(patches: np.ndarray, rng: np.random.Generator, dtype: type = np.float32) -> np.ndarray:
+    """Dequantises image patches `(N, 64)` of bytes, subtracts the mean of each and drops the last pixel, `(N, 63)`.
+
+    Example:
+        >>> prepare_patches(np.zeros((10, 64), np.uint8), np.random.default_rng(0)).shape
+        (10, 63)
+    """
+    x = np.empty((len(patches), patches.shape[1] - 1), dtype)
+    for start in range(0, len(x), PATCHES_PER_BLOCK):
+        rows = patches[start : start + PATCHES_PER_BLOCK]
+        noisy = (rows + rng.random(rows.shape)) / 256
+        noisy -= noisy.mean(axis=1, keepdims=True)
+        x[start : start + PATCHES_PER_BLOCK] = noisy[:, :-1]
+    return x
+
+
+# Recipes of the data sets
 
 
 def _power(place: Path, seed: int) -> Splits:
     path = place / "data.npy"
     data = _numpy(path, 8)
     n = len(data)
-    rng = np.random.RandomState(42)  # the generator of MAF's code, and its seed
+    rng = np.random.RandomState(42)  # generator and seed of MAF's code
     order = rng.permutation(n)
     voltage, active, meters = 0.01 * rng.rand(n), 0.001 * rng.rand(n), rng.rand(n, 3)
     noises: dict[int, Any] = {0: active, 2: voltage, 4: meters[:, 0], 5: meters[:, 1], 6: meters[:, 2], 7: 0.0}
@@ -167,32 +181,32 @@ def _gas(place: Path, seed: int) -> Splits:
     else:
         path = place / "ethylene_CO.csv"
         table = _numbers(path)
-        table.pop("Unnamed: 0", None)  # the index, which pandas writes
+        table.pop("Unnamed: 0", None)  # the index that pandas writes
     absent = [name for name in NOT_SENSORS if name not in table]
     if absent:
-        raise ValueError(f"{path} must have the columns {listed(NOT_SENSORS)}, got {listed(list(table))}")
+        raise ValueError(f"{path} must have the columns {join_names(NOT_SENSORS)}, got {join_names(list(table))}")
     sensors = [name for name in table if name not in NOT_SENSORS]
     sizes = _tenths(path, len(table["Time"]))
-    z = np.empty((len(sensors), sum(sizes)))  # with the sensors first, so that their products need no copy
+    z = np.empty((len(sensors), sum(sizes)))  # sensors first, so that their products need no copy
     for row, name in zip(z, sensors, strict=True):
         row[:] = table.pop(name)
-        with np.errstate(invalid="ignore"):  # what is not finite is refused below
+        with np.errstate(invalid="ignore"):  # values that are not finite are refused below
             row -= row.mean()
             norm = np.linalg.norm(row)
         if not norm > 0:
             raise ValueError(f"{path} must have finite values that differ in each column, got others in {name!r}")
         row *= math.sqrt(len(row) - 1) / norm
     kept = _uncorrelated(z @ z.T / (z.shape[1] - 1))
-    _check_width(path, len(kept), 8, f"sensors that do not correlate above {CORRELATED}")
+    _check_width(path, len(kept), 8, f"sensors that do not correlate above {MAX_CORRELATION}")
     x = np.empty((z.shape[1], len(kept)), np.float32)
     for j, i in enumerate(kept):
         x[:, j] = z[i]
-    return _divided(x, sizes)
+    return _split(x, sizes)
 
 
 def _uncorrelated(correlation: np.ndarray) -> list[int]:
-    """The columns that are left when the first that correlates with another has been taken away, again and again."""
-    close = correlation > CORRELATED
+    """Removes the first column that correlates with another until none is left; returns the remaining columns."""
+    close = correlation > MAX_CORRELATION
     np.fill_diagonal(close, False)
     kept = list(range(len(close)))
     while (again := close[np.ix_(kept, kept)].any(axis=1)).any():
@@ -203,21 +217,21 @@ def _uncorrelated(correlation: np.ndarray) -> list[int]:
 def _hepmass(place: Path, seed: int) -> Splits:
     path, path_of_test = place / "1000_train.csv", place / "1000_test.csv"
     fitted, tested = _signal(path), _signal(path_of_test)
-    absent = [name for name in fitted if name not in tested]  # of MAF's files, that for test has one name too many
+    absent = [name for name in fitted if name not in tested]  # the header of MAF's test file has one name too many
     if absent:
-        raise ValueError(f"{path_of_test} must have the columns of {path.name}, and has no {listed(absent)}")
+        raise ValueError(f"{path_of_test} must have the columns of {path.name}, got a file without {join_names(absent)}")
     n, n_test = (len(next(iter(table.values()), ())) for table in (fitted, tested))
     n_val = int(0.1 * n)
     if not n_val:
         raise ValueError(f"{path} must have at least 10 rows of class 1, got {n}")
-    kept = [name for name, column in fitted.items() if (column == column.min()).sum() <= REPEATED]
-    _check_width(path, len(kept), 21, f"features whose smallest value comes at most {REPEATED} times")
+    kept = [name for name, column in fitted.items() if (column == column.min()).sum() <= MAX_REPEATS]
+    _check_width(path, len(kept), 21, f"features whose smallest value occurs at most {MAX_REPEATS} times")
     columns = (np.concatenate([fitted[name], tested[name]]) for name in kept)
     return _standardised(path, columns, 21, (n - n_val, n_val, n_test), ddof=1)
 
 
 def _signal(path: Path) -> dict[str, np.ndarray]:
-    """The features of the rows whose first column is one."""
+    """Features of the rows whose first column is 1."""
 
     def of_class_one(table: pa.Table) -> pa.Table:
         label = pc.cast(table.column(0), pa.float64())
@@ -237,12 +251,12 @@ def _bsds300(place: Path, seed: int) -> Splits:
     try:
         import h5py  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
-        raise ImportError(f"{path} needs h5py to be read: pip install h5py") from error
+        raise ImportError(f"{path} needs h5py: pip install 'elflow[experiments]' in a checkout") from error
     parts = []
-    with readable(path), h5py.File(path, "r") as file:
+    with reading(path), h5py.File(path, "r") as file:
         for part in ("train", "validation", "test"):
             if part not in file:
-                raise ValueError(f"it must have a data set {part!r}, got {listed(list(file))}")
+                raise ValueError(f"it must have a data set {part!r}, got {join_names(list(file))}")
             _check_shape(f"{part!r} in it", file[part], 63)
             x = np.empty(file[part].shape, np.float32)
             if len(x):
@@ -258,14 +272,7 @@ def _bsds300_patches(place: Path, seed: int) -> Splits:
         _check_shape(f"{part!r} of {path}", patches, 64)
         if patches.dtype != np.uint8:
             raise ValueError(f"{part!r} of {path} must be of uint8, got {patches.dtype}")
-        rng = np.random.default_rng([seed, i])
-        x = np.empty((len(patches), 63), np.float32)
-        for start in range(0, len(x), ROWS):
-            rows = patches[start : start + ROWS]
-            noisy = (rows + rng.random(rows.shape)) / 256
-            noisy -= noisy.mean(axis=1, keepdims=True)
-            x[start : start + ROWS] = noisy[:, :-1]
-        parts.append(x)
+        parts.append(prepare_patches(patches, np.random.default_rng([seed, i])))
     return Splits(*parts)
 
 
@@ -280,16 +287,17 @@ def _power_halfyear(place: Path, seed: int) -> Splits:
 
 @dataclass(frozen=True)
 class _Set:
-    """What a data set consists of."""
+    """Files and reader of a data set."""
 
     folders: tuple[str, ...]
-    """Its own, as it may be spelled."""
+    """Possible names of its folder."""
     files: tuple[str, ...]
     read: Callable[[Path, int], Splits]
     instead: tuple[str, ...] = ()
-    """Files that do as well."""
+    """Alternative files."""
 
-    def found(self, place: Path) -> bool:
+    def is_in(self, place: Path) -> bool:
+        """Whether a folder has all files of the set."""
         return any(files and all((place / file).is_file() for file in files) for files in (self.files, self.instead))
 
 
@@ -302,15 +310,15 @@ SETS = {
     "bsds300-patches": _Set(("",), ("bsds300_patches_u8.npz",), _bsds300_patches),
     "power-halfyear": _Set(("",), ("power_halfyear_maf.npz",), _power_halfyear),
 }
-"""Each by its name."""
+"""Data sets by name."""
 
 
 # Files
 
 
 def _numpy(path: Path, width: int) -> np.ndarray:
-    """An array that stays on the disk until its columns are read."""
-    with readable(path):
+    """A memory-mapped array `(N, width)`."""
+    with reading(path):
         data = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(data, np.ndarray):
             raise ValueError("it holds several arrays")
@@ -319,43 +327,43 @@ def _numpy(path: Path, width: int) -> np.ndarray:
 
 
 def _arrays(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """The three arrays of an .npz file, one after the other."""
-    with path.open("rb") as stream:  # NumPy would leave it open if it is damaged
-        with readable(path):
+    """The three arrays of an .npz file, read one at a time."""
+    with path.open("rb") as stream:  # NumPy leaves a damaged file open
+        with reading(path):
             file = np.load(stream, allow_pickle=False)
             names = getattr(file, "files", [])
             if any(part not in names for part in PARTS):
-                raise ValueError(f"it must have the arrays {listed(PARTS)}, got {listed(names)}")
+                raise ValueError(f"it must have the arrays {join_names(PARTS)}, got {join_names(names)}")
         for part in PARTS:
-            with readable(path):
+            with reading(path):
                 x = file[part]
             yield part, x
 
 
-def _numbers(path: Path, of: Callable[[pa.Table], pa.Table] = lambda table: table) -> dict[str, np.ndarray]:
-    """The columns of a text table, or what is made of each block of it, in float64."""
-    dialect = _csv.sniff(path)
+def _numbers(path: Path, select: Callable[[pa.Table], pa.Table] = lambda table: table) -> dict[str, np.ndarray]:
+    """Columns of a text table in float64, with a function applied to each block of rows."""
+    dialect = csv.sniff(path)
     with path.open(encoding="utf-8-sig") as lines:
         header = next(line for line in lines if line.strip())
         extra = next(lines).count(dialect.separator) - header.count(dialect.separator)
-    names = list(dialect.names[: len(dialect.names) + min(extra, 0)])  # a header may name more, or less, than there is
+    names = list(dialect.names[: len(dialect.names) + min(extra, 0)])  # a header may have more or fewer names than there are columns
     dialect = replace(dialect, names=(*names, *(f"Unnamed: {len(names) + i}" for i in range(extra))))
-    stream, file = _csv.open_bytes(path)
+    stream, file = csv.open_bytes(path)
     parts: list[list[np.ndarray]] = []
     with file, stream:
-        for block in _csv.blocks(path, dialect, names, stream):
-            with readable(path):
-                table = of(block)
+        for block in csv.blocks(path, dialect, names, stream):
+            with reading(path):
+                table = select(block)
                 parts.append([pc.cast(column, pa.float64()).to_numpy() for column in table.columns])
                 names = table.column_names
     return {name: np.concatenate([part.pop(0) for part in parts]) for name in names}
 
 
-# What recipes have in common
+# Helpers of the recipes
 
 
 def _tenths(path: Path, n: int) -> tuple[int, int, int]:
-    """How many rows are for training, validation and test."""
+    """Numbers of rows for training, validation and test."""
     test = int(0.1 * n)
     val = int(0.1 * (n - test))
     if not val:
@@ -364,28 +372,28 @@ def _tenths(path: Path, n: int) -> tuple[int, int, int]:
 
 
 def _standardised(path: Path, columns: Iterable[np.ndarray], features: int, sizes: Sequence[int], ddof: int) -> Splits:
-    """Columns of float64, for training, then validation, then test, standardised by the rows before test."""
+    """Splits of float64 columns, standardised by the training and validation rows."""
     x = np.empty((sum(sizes), features), np.float32)
     for j, column in enumerate(columns):
         known = column[: len(x) - sizes[-1]]
-        with np.errstate(invalid="ignore"):  # what is not finite is refused below
+        with np.errstate(invalid="ignore"):  # values that are not finite are refused below
             mean, deviation = known.mean(), known.std(ddof=ddof)
         if not (math.isfinite(mean) and deviation > 0):
             raise ValueError(f"{path} must have finite values that differ in each column, got others in column {j}")
         column -= mean
         column /= deviation
         x[:, j] = column
-    return _divided(x, sizes)
+    return _split(x, sizes)
 
 
-def _divided(x: np.ndarray, sizes: Sequence[int]) -> Splits:
+def _split(x: np.ndarray, sizes: Sequence[int]) -> Splits:
     train, val, _ = sizes
     return Splits(x[:train], x[train : train + val], x[train + val :])
 
 
-def _check_width(path: Path, found: int, expected: int, what: str) -> None:
-    if found != expected:
-        raise ValueError(f"{path} must have {expected} {what}, got {found}: it is not the file of MAF's archive")
+def _check_width(path: Path, count: int, expected: int, what: str) -> None:
+    if count != expected:
+        raise ValueError(f"{path} must have {expected} {what}, got {count}: this is not the file of MAF's archive")
 
 
 def _check_shape(name: str, a: Any, width: int) -> None:

@@ -1,9 +1,10 @@
-"""What an experiment is made of: jobs, what they find out, and a report of it."""
+"""Experiments, their jobs, records and reports."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +12,27 @@ import torch
 
 from elflow._checks import check_choice, check_count, check_positive
 
-__all__ = ["SCALES", "Experiment", "Job", "Plan", "Record", "Report", "Table"]
+__all__ = ["SCALES", "Experiment", "Group", "Job", "Option", "Plan", "Record", "Report", "Table"]
 
 SCALES = ["cpu", "paper"]
 
 Record = dict[str, Any]
-"""What a job found out: numbers, strings and lists of them, as JSON has them."""
+"""Result of a job: numbers, strings and lists of them, as in JSON."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How experiments are run.
+    """Settings of a run.
 
     Arguments:
-        scale: `"cpu"` for two cores and minutes, `"paper"` for the paper's own settings.
-        data: A folder with data sets; None if there is none.
-        seed: Where random numbers start.
-        effort: How many times as many training steps as the scale has.
+        scale: `"cpu"` for minutes on two cores, `"paper"` for the settings of the paper.
+        data: The folder with data sets; None if there is none.
+        seed: The random seed.
+        effort: A factor for training steps, sizes and measuring times.
+        options: Settings of single experiments by name: strings as on the command line. `for_experiment` parses them.
 
     Example:
-        >>> Plan(effort=0.5).steps(1000)
+        >>> Plan(effort=0.5).scaled(1000)
         500
     """
 
@@ -38,6 +40,7 @@ class Plan:
     data: Path | None = None
     seed: int = 0
     effort: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice("scale", self.scale, SCALES)
@@ -50,11 +53,11 @@ class Plan:
 
     @property
     def device(self) -> str:
-        """Where trainings run: on a GPU at the scale of the paper, if there is one."""
+        """The device for training: a GPU at the scale of the paper, if there is one."""
         return "cuda" if self.scale == "paper" and torch.cuda.is_available() else "cpu"
 
     def seeds(self, count: int) -> range:
-        """So many seeds, which no other seed of a plan shares.
+        """Seeds for repetitions. Plans with different seeds share none of them.
 
         Example:
             >>> list(Plan(seed=1).seeds(3))
@@ -62,38 +65,65 @@ class Plan:
         """
         return range(self.seed * count, (self.seed + 1) * count)
 
-    def steps(self, count: int) -> int:
-        """So many training steps, times the effort."""
+    def scaled(self, count: int) -> int:
+        """A count, such as a number of training steps, times the effort."""
         return max(1, round(self.effort * count))
 
-    def stamp(self, *names: str) -> list[list[Any]]:
-        """What tells data from others of the same names: their sizes, and when they were written."""
-        found = [(name, path.stat()) for name in names if (path := self.file(name)) is not None]
-        return [[name, status.st_size, status.st_mtime_ns] for name, status in found]
+    def seconds(self, value: float) -> float:
+        """A duration times the effort."""
+        return self.effort * value
 
     def file(self, name: str) -> Path | None:
-        """A file or folder of the data, if it is there."""
+        """The path of a file or folder in the data folder, or None if it does not exist."""
         path = None if self.data is None else self.data / name
         return path if path is not None and path.exists() else None
+
+    def stamp(self, *names: str) -> list[list[Any]]:
+        """Sizes and modification times of data files: they change with the data."""
+        statuses = [(name, path.stat()) for name in names if (path := self.file(name)) is not None]
+        return [[name, status.st_size, status.st_mtime_ns] for name, status in statuses]
+
+    def for_experiment(self, experiment: Experiment) -> Plan:
+        """The plan with the options of one experiment only, parsed.
+
+        Example:
+            >>> each = Experiment("a", "A", list, dict, Report, options={"rows": Option(int, "number of rows")})
+            >>> Plan(options={"rows": "100", "models": "elf"}).for_experiment(each).options
+            {'rows': 100}
+        """
+        parsed = {}
+        for name, value in self.options.items():
+            if name in experiment.options:
+                try:
+                    parsed[name] = experiment.options[name].parse(value)
+                except ValueError as error:
+                    raise ValueError(f"option {name} of {experiment.name}: {error}") from None
+        return replace(self, options=parsed)
+
+    def describe(self) -> dict[str, Any]:
+        """The settings that results depend on, apart from the data, as in JSON."""
+        return {"scale": self.scale, "seed": self.seed, "effort": self.effort, "options": dict(self.options)}
 
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of an experiment that runs on its own, on one thread.
+    """A unit of work of an experiment, which runs on one thread.
 
     Arguments:
-        key: Its name within the experiment, and that of its files.
-        settings: All that its record follows from, but the data themselves; as JSON has it. A job whose record is there
-            with the same settings is not run again.
+        key: Its name within the experiment, and that of its folder.
+        settings: Everything that its record depends on, apart from the data, as in JSON. A job that has a record with
+            the same settings is not run again.
+        exclusive: Whether no other job may run at the same time, because it measures times.
     """
 
     key: str
     settings: Record
+    exclusive: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a report; cells are as they are to be read."""
+    """A table of a report, with cells formatted for reading. Cells may contain Markdown."""
 
     title: str
     columns: Sequence[str]
@@ -103,17 +133,32 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """What an experiment shows.
+    """Results of an experiment for reading.
 
     Arguments:
-        text: What was found, in paragraphs of Markdown.
-        tables: Its tables.
-        pictures: Captions of its pictures by the names of their files, which are in the experiment's folder.
+        text: The findings, in paragraphs of Markdown.
+        tables: The tables.
+        pictures: Captions by the names of picture files in the experiment's folder.
+        failures: Requirements that the results do not meet. A run with any of them ends with exit code 1.
     """
 
     text: str
     tables: Sequence[Table] = ()
     pictures: dict[str, str] = field(default_factory=dict)
+    failures: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of an experiment that the command line sets by `--set NAME=VALUE`.
+
+    Arguments:
+        parse: Converts the string, or raises a ValueError that says what it must be.
+        help: A description for `python -m experiments list`.
+    """
+
+    parse: Callable[[str], Any]
+    help: str
 
 
 def _nothing_missing(plan: Plan) -> list[str]:
@@ -122,18 +167,19 @@ def _nothing_missing(plan: Plan) -> list[str]:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure of the paper.
+    """A table or figure of the paper, or a benchmark.
 
     Arguments:
-        name: What it is called on the command line.
-        title: What it is called on the page.
-        jobs: What there is to do, for a plan. Without its data an experiment has no jobs.
-        work: Does a job: of the plan, the job's settings and a folder of its own, its record. What takes long keeps a
-            `checkpoint` in that folder and goes on from there; files that the report needs are left there, too.
-        report: Of the plan, the records by the keys of their jobs, and the experiment's folder, the report. Pictures
-            are written into that folder. The files of a job are in `folder / "jobs" / key`. Jobs that failed are not
-            among the records.
-        missing: What cannot be done with this plan and why, a line each.
+        name: Its name on the command line.
+        title: Its heading on the page.
+        jobs: Lists the jobs of a plan. An experiment whose data are missing has no jobs.
+        work: Runs a job: takes the plan, the job's settings and the job's folder, and returns the record. A long job
+            keeps a file `checkpoint` in its folder and resumes from it; files for the report stay there, too.
+        report: Takes the plan, the records by job key and the experiment's folder, and returns the report. It writes
+            pictures into that folder; the files of a job are in `folder / "jobs" / key`. Failed jobs have no record.
+        missing: Lists what cannot be run with this plan and why, one line each.
+        options: Settings for `--set`, by name.
+        exclusive: Whether its jobs run one at a time and beside no other job, because they measure times.
     """
 
     name: str
@@ -142,3 +188,34 @@ class Experiment:
     work: Callable[[Plan, Record, Path], Record]
     report: Callable[[Plan, dict[str, Record], Path], Report]
     missing: Callable[[Plan], list[str]] = _nothing_missing
+    options: Mapping[str, Option] = field(default_factory=dict)
+    exclusive: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Experiments that share a command and a page.
+
+    Arguments:
+        name: Its name on the command line.
+        title: The heading of its page.
+        lead: The introduction of its page.
+        members: The experiments in order: for each name the `module:attribute` that holds it.
+    """
+
+    name: str
+    title: str
+    lead: str
+    members: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """The command that runs its experiments."""
+        return f"python -m experiments {self.name}"
+
+    def load(self, name: str) -> Experiment:
+        """Imports an experiment by its name."""
+        check_choice("NAME", name, self.members)
+        module, _, attribute = self.members[name].partition(":")
+        experiment: Experiment = getattr(import_module(module), attribute)
+        return experiment

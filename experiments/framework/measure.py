@@ -1,4 +1,4 @@
-"""How times are measured: side by side in one run, because machines are noisy and ratios are not."""
+"""Measurements: interleaved timings, standard errors, parameter counts, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -13,15 +13,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from elflow import __version__
 from elflow.kernels import native
 
-__all__ = ["interleaved", "machine", "mean_and_error", "timings"]
+__all__ = [
+    "count_parameters",
+    "describe_machine",
+    "format_seconds",
+    "mean_and_error",
+    "median_times",
+    "peak_memory",
+    "sample_mean_and_error",
+    "time_calls",
+]
 
 
-def timings(functions: dict[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, list[float]]:
-    """The seconds of every call of each function, all called in turn for about that long, after one to warm up."""
+def time_calls(functions: dict[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, list[float]]:
+    """Seconds of each call of each function, after one call to warm up.
+
+    The functions are called in turn for about `seconds`, because machines are noisy and only ratios of neighbouring
+    calls are not.
+    """
     times: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         function()
@@ -34,13 +48,13 @@ def timings(functions: dict[str, Callable[[], object]], seconds: float, least: i
     return times
 
 
-def interleaved(functions: dict[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, float]:
-    """The median seconds of each function."""
-    return {name: statistics.median(taken) for name, taken in timings(functions, seconds, least).items()}
+def median_times(functions: dict[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, float]:
+    """Median seconds of a call of each function, as measured by `time_calls`."""
+    return {name: statistics.median(times) for name, times in time_calls(functions, seconds, least).items()}
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean over seeds and its standard error, which of one value alone is not known: 0.
+    """The mean of a few values, such as one for each seed, and its standard error: 0 for a single value.
 
     Example:
         >>> mean_and_error([1.0, 3.0])
@@ -50,8 +64,54 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return statistics.mean(values), error
 
 
-def machine() -> dict[str, Any]:
-    """What figures were measured on."""
+def sample_mean_and_error(values: Tensor) -> tuple[float, float]:
+    """The mean of many values, such as the log-densities of test rows `(N,)`, and its standard error.
+
+    Example:
+        >>> sample_mean_and_error(torch.tensor([1.0, 3.0]))
+        (2.0, 1.0)
+    """
+    values = values.double()
+    error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return float(values.mean()), error
+
+
+def count_parameters(model: nn.Module) -> int:
+    """The number of trainable parameters, including those that a mask multiplies by zero.
+
+    Example:
+        >>> count_parameters(nn.Linear(2, 3))
+        9
+    """
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration for reading.
+
+    Example:
+        >>> format_seconds(0.25), format_seconds(42), format_seconds(600)
+        ('0.2 s', '42.0 s', '10.0 min')
+    """
+    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
+
+
+def peak_memory(process: int | str = "self") -> float:
+    """The peak memory of a process so far, in GiB; 0 once it has ended. Linux only.
+
+    Example:
+        >>> 0 < peak_memory() < 100
+        True
+    """
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 2**20 for line in lines if line.startswith("VmHWM")), 0.0)
+
+
+def describe_machine() -> dict[str, Any]:
+    """The processor and the versions that results were measured with."""
     model = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,22 +1,26 @@
-"""What the experiments found, as Markdown for each of them and as one page of HTML for all."""
+"""Results of experiments as Markdown, and as one HTML page."""
 
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from elflow._files import replacing
-from experiments.framework.page_style import CSS
+from experiments.framework._page_style import CSS
+from experiments.framework.experiment import Group
+from experiments.framework.files import write_text
+from experiments.framework.measure import format_seconds
 
-__all__ = ["is_ours", "is_published", "markdown", "words", "write_page"]
+__all__ = ["has_words", "is_ours", "is_published", "render_markdown", "render_table", "write_page"]
 
-PAPER = "ELF: Exact-Lipschitz Based Universal Density Approximator Flow"
 DAMAGED = (AttributeError, KeyError, OSError, TypeError, ValueError)
-"""What goes wrong with a result that is not one, or not whole."""
+"""Errors of a result file that is damaged or not a result."""
+CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""The page loads nothing and runs nothing."""
 LINK = re.compile(r"\[([^\]]+)\]\((https?://[^)\s]+|#[\w-]+)\)")
 BOLD = re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*")
 EMPHASIS = re.compile(r"(?<![\w*])\*(?=[^\s*])([^*]*[^\s*])\*(?![\w*])")
@@ -24,45 +28,49 @@ SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9*`\[])")
 NUMBER = re.compile(r"[\s*~<>=≤≥≈±+\-\N{MINUS SIGN}\N{EN DASH}\N{EM DASH}]*(\d|$)")
 
 Result = dict[str, Any]
-"""What `result.json` of an experiment holds."""
+"""The content of an experiment's `result.json`."""
 
 
-def markdown(result: Result) -> str:
-    """A section of Markdown about an experiment, which lies beside its pictures."""
-    parts = [f"## {result['title']}", result["text"].strip()]
-    for table in result["tables"]:
-        parts.append(f"### {table['title']}")
-        sides = [" --- " if wordy else " ---: " for wordy in words(table["columns"], table["rows"])]
-        lines = [table["columns"], sides, *table["rows"]]
-        parts.append("\n".join(f"|{'|'.join(_piped(cell) for cell in line)}|" for line in lines))
-        parts += [table["note"]] if table["note"] else []
+def render_markdown(result: Result, group: Group) -> str:
+    """A section of Markdown about an experiment, for a file beside its pictures."""
+    parts = [f"## {result['title']}", result["text"].strip(), *map(render_table, result["tables"])]
     parts += [f"![{_one_line(caption)}]({name})\n\n{caption}" for name, caption in result["pictures"].items()]
     for heading, lines in _gaps(result).items():
         parts.append("\n".join([f"{heading}:", "", *(f"- {_one_line(line)}" for line in lines)]))
-    parts.append(f"`{_command(result)}`: {_time(_seconds(result))} of CPU time. {_machine(result)}.")
+    parts.append(f"`{_command(result, group)}`: {_cpu_time(result)} of CPU time. {_machine(result)}.")
     return "\n\n".join(parts) + "\n"
 
 
-def write_page(output: Path) -> None:
-    """Writes `index.html` about every experiment that has a result in the folder.
+def render_table(table: dict[str, Any]) -> str:
+    """A table of a result as Markdown, with its title and note.
 
-    The page is one file that needs nothing else: no network, no script. It is written whole or not at all. Results that
-    cannot be read are said to be so on it.
+    Example:
+        >>> print(render_table({"title": "Times", "columns": ["model", "s"], "rows": [["ELF", "1"]], "note": ""}))
+        ### Times
+        <BLANKLINE>
+        | model | s |
+        | --- | ---: |
+        | ELF | 1 |
     """
-    from experiments import EXPERIMENTS
+    sides = ["---" if wordy else "---:" for wordy in has_words(table["columns"], table["rows"])]
+    lines = [table["columns"], sides, *table["rows"]]
+    rows = "\n".join(f"|{'|'.join(_piped(cell) for cell in line)}|" for line in lines)
+    return "\n\n".join([f"### {table['title']}", rows, *([table["note"]] if table["note"] else [])])
 
-    output.mkdir(parents=True, exist_ok=True)
-    others = sorted(path.parent.name for path in output.glob("*/result.json") if path.parent.name not in EXPERIMENTS)
-    names = [name for name in EXPERIMENTS if (output / name / "result.json").exists()] + others
-    there = {name: _entry(name, output / name) for name in names}
-    absent = [name for name in EXPERIMENTS if name not in there]
-    content = _page(there, absent)
-    with replacing(output / "index.html") as temporary:
-        temporary.write_text(content, encoding="utf-8")
+
+def write_page(output: Path, group: Group) -> None:
+    """Writes `index.html` about every experiment that has a result in the folder, in the order of the group.
+
+    The page is one file without scripts and external resources. It names results that cannot be read.
+    """
+    others = sorted(path.parent.name for path in output.glob("*/result.json") if path.parent.name not in group.members)
+    names = [name for name in group.members if (output / name / "result.json").exists()] + others
+    entries = {name: _entry(name, output / name, group) for name in names}
+    write_escape(output / "index.html", _page(entries, [name for name in group.members if name not in entries], group))
 
 
 def is_ours(row: Sequence[str]) -> bool:
-    """Whether a row of a table is about ELF, and was measured here.
+    """Whether a row of a table is a measurement of ELF, not a published figure.
 
     Example:
         >>> is_ours(["**ELF**", "1.0"]), is_ours(["NSF", "2.0"]), is_ours(["ELF-AR", "157.8", "*published*"])
@@ -72,7 +80,7 @@ def is_ours(row: Sequence[str]) -> bool:
 
 
 def is_published(row: Sequence[str]) -> bool:
-    """Whether a row of a table is what others have published: one of its cells says `*published*`.
+    """Whether a row of a table is a published figure: one of its cells contains `*published*`.
 
     Example:
         >>> is_published(["NSF", "157.31", "*published*: Durkan et al. 2019"]), is_published(["NSF", "156.0", ""])
@@ -81,11 +89,11 @@ def is_published(row: Sequence[str]) -> bool:
     return any("*published*" in cell for cell in row)
 
 
-def words(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    """Which columns of a table hold words rather than numbers: the first, and those that mostly do.
+def has_words(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Whether each column of a table has words rather than numbers: the first one does.
 
     Example:
-        >>> words(["model", "nats", "from"], [["NSF", "-1.2 ± 0.1", "zuko"], ["ELF", "**2**", "elflow"]])
+        >>> has_words(["model", "nats", "from"], [["NSF", "-1.2 ± 0.1", "zuko"], ["ELF", "**2**", "elflow"]])
         [True, False, True]
     """
     cells = [[row[k] for row in rows if row[k].strip()] for k in range(len(columns))]
@@ -94,82 +102,77 @@ def words(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
     ]
 
 
-def _page(there: dict[str, tuple[str, str]], absent: list[str]) -> str:
-    from elflow.report._page import CONTENT  # pandas and scikit-learn, which a job may well do without
-    from elflow.report._style import CSS as REPORT_CSS
-
-    links = "".join(f'<a href="#{name}">{name}</a>' for name in there)
-    lines = "".join(line for line, _ in there.values())
-    sections = "".join(section for _, section in there.values())
-    summary = f'<ul class="card summary">{lines}</ul>' if there else '<p class="card">Nothing has been run yet.</p>'
+def _page(entries: dict[str, tuple[str, str]], absent: list[str], group: Group) -> str:
+    links = "".join(f'<a href="#{name}">{name}</a>' for name in entries)
+    lines = "".join(line for line, _ in entries.values())
+    sections = "".join(section for _, section in entries.values())
     rest = f'<p class="note">Not in this folder: {", ".join(absent)}.</p>' if absent else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{CONTENT}">
-<title>The paper's experiments with elflow</title>
-<style>{REPORT_CSS}{CSS}</style>
+<meta http-equiv="Content-Security-Policy" content="{CONTENT_POLICY}">
+<title>{_escape(group.title)}</title>
+<style>{CSS}</style>
 </head>
 <body>
-<header><h1>The paper's experiments with elflow</h1>
-<p class="lead">Tables and figures of <i>{PAPER}</i> (Gopal, 2021), run again, beside the systems that it compares
-with. Rows about ELF are set off; rows in grey are published figures, which were not measured here.</p></header>
+<header><h1>{_escape(group.title)}</h1>
+<p class="lead">{_inline(group.lead)}</p></header>
 <nav aria-label="Experiments"><div>{links}</div></nav>
 <main>
-{summary}{rest}
+<ul class="card summary">{lines}</ul>{rest}
 {sections}
 </main>
-<footer>Made by elflow. Everything on this page is inside this file.</footer>
+<footer>Made by elflow. This file contains the whole page.</footer>
 </body>
 </html>
 """
 
 
-def _entry(name: str, folder: Path) -> tuple[str, str]:
+def _entry(name: str, folder: Path, group: Group) -> tuple[str, str]:
     """An experiment's line of the summary and its section."""
     try:
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        return _line(name, result), _section(name, result, folder)
+        result = json.loads((folder / "result.json").read_escape(encoding="utf-8"))
+        return _line(name, result), _section(name, result, folder, group)
     except DAMAGED as error:
-        why = f"<code>{name}/result.json</code> is damaged: run <code>elflow reproduce {name}</code> again."
+        why = f"<code>{name}/result.json</code> is damaged: run <code>{group.command} {name}</code> again."
         title = f'<a href="#{name}">{name}</a>'
         line = f'<li>{title}<p class="flag">The result cannot be read.</p><span class="time"></span></li>'
         section = f'<section class="card experiment damaged" id="{name}"><h2>{name}</h2><p>{why}</p>'
-        return line, f'{section}<p class="note">{_text(type(error).__name__)}: {_text(error)}</p></section>'
+        return line, f'{section}<p class="note">{_escape(type(error).__name__)}: {_escape(error)}</p></section>'
 
 
 def _line(name: str, result: Result) -> str:
     finding = SENTENCE.split(result["text"].strip().split("\n\n")[0], maxsplit=1)[0]
     flag = "".join(f' <span class="flag">{heading}: {len(lines)}.</span>' for heading, lines in _gaps(result).items())
     return (
-        f'<li><a href="#{name}">{_text(result["title"])}</a><p>{_inline(finding)}{flag}</p>'
-        f'<span class="time">{_time(_seconds(result))}</span></li>'
+        f'<li><a href="#{name}">{_escape(result["title"])}</a><p>{_inline(finding)}{flag}</p>'
+        f'<span class="time">{_cpu_time(result)}</span></li>'
     )
 
 
-def _section(name: str, result: Result, folder: Path) -> str:
+def _section(name: str, result: Result, folder: Path, group: Group) -> str:
     tables = "".join(_table(table) for table in result["tables"])
     pictures = "".join(_picture(folder / Path(file).name, caption) for file, caption in result["pictures"].items())
     absent = "".join(
-        f'<div class="absent"><b>{heading}</b><ul>{"".join(f"<li>{_text(line)}</li>" for line in lines)}</ul></div>'
+        f'<div class="absent"><b>{heading}</b><ul>{"".join(f"<li>{_escape(line)}</li>" for line in lines)}</ul></div>'
         for heading, lines in _gaps(result).items()
     )
     how = (
-        f'<div class="how"><p><code>{_text(_command(result))}</code></p>'
-        f"<p>{_time(_seconds(result))} of CPU time. {_text(_machine(result))}.</p></div>"
+        f'<div class="how"><p><code>{_escape(_command(result, group))}</code></p>'
+        f"<p>{_cpu_time(result)} of CPU time. {_escape(_machine(result))}.</p></div>"
     )
     return (
-        f'<section class="card experiment" id="{name}"><h2>{_text(result["title"])}</h2>'
+        f'<section class="card experiment" id="{name}"><h2>{_escape(result["title"])}</h2>'
         f"{_paragraphs(result['text'])}{tables}{pictures}{absent}{how}</section>"
     )
 
 
-def _paragraphs(words: str) -> str:
-    """Paragraphs and lists of Markdown."""
+def _paragraphs(text: str) -> str:
+    """Paragraphs and lists of Markdown as HTML."""
     parts = []
-    for block in re.split(r"\n\s*\n", words.strip()):
+    for block in re.split(r"\n\s*\n", text.strip()):
         lines = block.splitlines()
         if all(line.startswith("- ") for line in lines):
             parts.append("<ul>" + "".join(f"<li>{_inline(line[2:])}</li>" for line in lines) + "</ul>")
@@ -178,10 +181,10 @@ def _paragraphs(words: str) -> str:
     return "".join(parts)
 
 
-def _inline(words: str) -> str:
-    """Code, links, bold and emphasis of Markdown; all else is shown as it is."""
-    pieces = _text(words).split("`")
-    if len(pieces) % 2 == 0:  # one of the marks has no partner
+def _inline(text: str) -> str:
+    """Code, links, bold and emphasis of Markdown as HTML; everything else is escaped."""
+    pieces = _escape(text).split("`")
+    if len(pieces) % 2 == 0:  # the last mark has no partner
         pieces[-2:] = ["`".join(pieces[-2:])]
     for k, piece in enumerate(pieces):
         if k % 2:
@@ -193,7 +196,7 @@ def _inline(words: str) -> str:
 
 
 def _table(table: dict[str, Any]) -> str:
-    sides = [' class="words"' if wordy else "" for wordy in words(table["columns"], table["rows"])]
+    sides = [' class="words"' if wordy else "" for wordy in has_words(table["columns"], table["rows"])]
     head = "".join(f"<th{side}>{_inline(cell)}</th>" for cell, side in zip(table["columns"], sides, strict=True))
     body = ""
     for row in table["rows"]:
@@ -211,53 +214,56 @@ def _picture(path: Path, caption: str) -> str:
     try:
         data = path.read_bytes()
     except OSError:
-        return f'<div class="absent">The picture <code>{_text(path.name)}</code> is missing: {_inline(caption)}</div>'
+        return f'<div class="absent">The picture <code>{_escape(path.name)}</code> is missing: {_inline(caption)}</div>'
     kind = "jpeg" if path.suffix in (".jpg", ".jpeg") else "png"
-    width, height = (int.from_bytes(data[k : k + 4], "big") for k in (16, 20))  # where a PNG has them
+    width, height = (int.from_bytes(data[k : k + 4], "big") for k in (16, 20))  # the places of the size in a PNG file
     wide = " wide" if kind == "png" and width > 1.6 * height else ""
-    image = f'<img src="data:image/{kind};base64,{base64.b64encode(data).decode()}" alt="{_text(caption)}">'
+    image = f'<img src="data:image/{kind};base64,{base64.b64encode(data).decode()}" alt="{_escape(caption)}">'
     return f'<figure><div class="scroll{wide}">{image}</div><figcaption>{_inline(caption)}</figcaption></figure>'
 
 
 def _gaps(result: Result) -> dict[str, list[str]]:
-    """What is missing and what failed, where there is any."""
+    """Missing data and failures, if there are any."""
     return {name.capitalize(): result[name] for name in ("missing", "failed") if result[name]}
 
 
-def _command(result: Result) -> str:
+def _command(result: Result, group: Group) -> str:
+    """The command that gives this result."""
     plan = result["plan"]
-    options = ["--data FOLDER"] if plan.get("data") else []
-    options += [f"--effort {plan['effort']:g}"] if plan["effort"] != 1 else []
-    return " ".join(["elflow reproduce", result["name"], f"--scale {plan['scale']} --seed {plan['seed']}", *options])
+    parts = [group.command, result["name"], f"--scale {plan['scale']} --seed {plan['seed']}"]
+    parts += ["--data FOLDER"] if plan.get("data") else []
+    parts += [f"--effort {plan['effort']:g}"] if plan["effort"] != 1 else []
+    parts += [f"--set {name}={_join(value)}" for name, value in plan.get("options", {}).items()]
+    return " ".join(parts)
+
+
+def _join(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _machine(result: Result) -> str:
-    """What it ran on, in one line."""
-    on = result["machine"]
+    """The machine and the versions on one line."""
+    machine = result["machine"]
     return (
-        f"{on['processor']}, {on['cores']} cores, {on['instruction_set']}; elflow {on['elflow']}, torch {on['torch']}, "
-        f"Python {on['python']}; {on['when'][:10]}"
+        f"{machine['processor']}, {machine['cores']} cores, {machine['instruction_set']}; elflow {machine['elflow']}, "
+        f"torch {machine['torch']}, Python {machine['python']}; {machine['when'][:10]}"
     )
 
 
-def _seconds(result: Result) -> float:
-    return float(sum(record.get("cpu", record["seconds"]) for record in result["records"].values()))
+def _cpu_time(result: Result) -> str:
+    seconds = (record.get("cpu", record["seconds"]) for record in result["records"].values())
+    return format_seconds(float(sum(seconds)))
 
 
-def _time(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
-
-
-def _one_line(words: str) -> str:
-    return " ".join(words.split())
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _piped(cell: str) -> str:
-    """A cell of a table of Markdown."""
+    """A cell of a Markdown table."""
     return f" {_one_line(cell)} ".replace("|", r"\|")
 
 
-def _text(words: Any) -> str:
-    from elflow.report._page import text
-
-    return text(words)
+def _escape(value: Any) -> str:
+    """Text as HTML that shows it and does nothing else."""
+    return html.escape("".join(letter if letter.isprintable() else " " for letter in str(value)))

@@ -1,28 +1,28 @@
-"""What the experiments on images show: tables, curves, and a text that follows from the records."""
+"""Reports of the image experiments: tables, learning curves and text."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.data.images import DATASETS, is_whole
-from experiments.framework import figure as _figure
+from experiments.data.images import DATASETS, is_complete
 from experiments.framework.experiment import Plan, Record, Report, Table
+from experiments.framework.figure import GREEN, INK, SOFT, draw_figure
 from experiments.paper.published import IMAGES, UNSEEN, Published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["report", "size_report"]
+__all__ = ["SYSTEMS", "format_bits", "report", "size_report"]
 
 COLUMNS = ["system", "dequantisation", "parameters", "steps", "bits/dim", "figure"]
-NAMES = {"elf": "ELF", "glow": "Glow of normflows"}
-HISTOGRAM = "each pixel's histogram"
-COLORS = {"uniform": "#1d6b4f", "variational": "#4a5fa5", "glow": "#b8860b"}
-WIDTHS = ["#9fc8b7", "#4f9a7c", "#1d6b4f", "#0d3a2b"]
+SYSTEMS = {"elf": "ELF", "glow": "Glow of normflows"}
+HISTOGRAM = "histogram of each pixel"
+COLORS = {"uniform": GREEN, "variational": "#4a5fa5", "glow": "#b8860b"}
+SIZE_COLORS = ["#9fc8b7", "#4f9a7c", "#1d6b4f", "#0d3a2b"]
 BOUND = (
-    "Bits per dimension are an upper bound, from one point of each image's cells; fewer are better. They are of the "
-    "averaged weights that were best on held-out images."
+    "Bits per dimension are an upper bound, estimated with one noise sample for each image; lower is better. Models have "
+    "the averaged weights that were best on validation images."
 )
 
 
@@ -30,78 +30,78 @@ BOUND = (
 
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
-    """Each data set's figures beside published ones, learning curves, and times."""
+    """Bits per dimension of each data set beside published ones, learning curves, and times."""
     sets = {name: [r for r in records.values() if r["dataset"] == name] for name in DATASETS}
-    tables = [table for name, found in sets.items() for table in _tables(name, found)]
-    tables.append(_times(records))
-    pictures = {"curves.png": "Held-out bits per dimension over training. Each panel has axes of its own."}
-    _draw_curves(folder / "curves.png", {name: found for name, found in sets.items() if found})
-    comparable = {name: [r for r in found if _whole(r)] for name, found in sets.items() if name != "digits"}
-    comparable = {name: found for name, found in comparable.items() if found}
+    tables = [table for name, runs in sets.items() for table in _tables(name, runs)]
+    tables.append(_times(list(records.values())))
+    pictures = {"curves.png": "Validation bits per dimension during training. Each panel has its own axes."}
+    _draw_curves(folder / "curves.png", {name: runs for name, runs in sets.items() if runs})
+    comparable = {name: [r for r in runs if _is_complete(r)] for name, runs in sets.items() if name != "digits"}
+    comparable = {name: runs for name, runs in comparable.items() if runs}
     if comparable:
         _draw_published(folder / "published.png", comparable)
         pictures["published.png"] = "Bits per dimension of test images: filled, measured here; hollow, published."
-    lines = [_said(name, found) for name, found in sets.items() if found]
+    lines = [_describe(name, runs) for name, runs in sets.items() if runs]
     lines.append(_caution(plan, [r for r in records.values() if r["dataset"] != "digits"]))
     return Report("\n\n".join(line for line in lines if line), tables, pictures)
 
 
-def _tables(name: str, found: list[Record]) -> list[Table]:
-    """The figures of one data set. Those of a part of it are in a table without published ones."""
-    title, published = DATASETS[name].title, _published(name)
-    measured = [row for record in found for row in _rows(record)]
+def _tables(name: str, runs: list[Record]) -> list[Table]:
+    """Tables of one data set. Results on a part of it have a table without published figures."""
+    title, published = DATASETS[name].title, _published_rows(name)
+    measured = [row for record in runs for row in _rows(record)]
     measured.sort(key=lambda row: row[0] == HISTOGRAM)
-    if all(_whole(record) for record in found):
-        note = BOUND if found else "Nothing was measured here."
+    if all(_is_complete(record) for record in runs):
+        note = BOUND if runs else "Nothing was measured here."
         rows = [*measured, *published]
         return [Table(f"{title}, bits per dimension of test images", COLUMNS, rows, note)] if rows else []
-    first = found[0]
-    part = f"{first['train_images']:,} images for training and {first['all_test_images']:,} for test"
-    note = f"{BOUND} {first['file']} is a part of {title} ({part}): no published figure compares with these."
+    first = runs[0]
+    sizes = f"{first['train_images']:,} training and {first['all_test_images']:,} test images"
+    note = f"{BOUND} {first['file']} is a part of {title} ({sizes}): published figures are not comparable."
     tables = [Table(f"A part of {title}, bits per dimension of test images", COLUMNS, measured, note)]
-    only = "Nothing of the whole data set was measured here."
+    only = "Nothing was measured on the complete data set."
     return [*tables, Table(f"{title}, published figures", COLUMNS, published, only)] if published else tables
 
 
-def _whole(record: Record) -> bool:
-    return is_whole(record["dataset"], record["train_images"], record["all_test_images"])
+def _is_complete(record: Record) -> bool:
+    return is_complete(record["dataset"], record["train_images"], record["all_test_images"])
 
 
 def _rows(record: Record) -> list[list[str]]:
-    """What a record adds to a table: its model, and the histogram if it has one."""
-    seen = f"measured here, {record['test_images']:,} test images"
+    """Rows of a record: its model, and the histogram if it has one."""
+    origin = f"measured here, {record['test_images']:,} test images"
     sizes = [f"{record['parameters']:,}", f"{record['steps']:,}"]
-    rows = [[NAMES[record["system"]], record["dequantization"], *sizes, bits(record), seen]]
+    rows = [[SYSTEMS[record["system"]], record["dequantization"], *sizes, format_bits(record), origin]]
     if "histogram" in record:
-        rows.append([HISTOGRAM, "", "", "", bits(record["histogram"]), seen])
+        rows.append([HISTOGRAM, "", "", "", format_bits(record["histogram"]), origin])
     return rows
 
 
-def _published(name: str) -> list[list[str]]:
-    """Rows of what others have, the best first, then those whose figures could not be had."""
-    known = [[one.system, "", "", "", f"{one.value:.2f}", f"*published*: {one.reference}"] for one in _others(name)]
-    unseen = [[system, "", "", "", "not at hand", f"*published*: {paper}"] for system, paper in UNSEEN.items()]
-    return [*known, *unseen] if known else []
+def _published_rows(name: str) -> list[list[str]]:
+    """Rows of published figures, best first, then systems whose figures are not available here."""
+    known = [[one.system, "", "", "", f"{one.value:.2f}", f"*published*: {one.reference}"] for one in _published(name)]
+    others = [[system, "", "", "", "not available", f"*published*: {paper}"] for system, paper in UNSEEN.items()]
+    return [*known, *others] if known else []
 
 
-def _others(name: str) -> list[Published]:
+def _published(name: str) -> list[Published]:
     return sorted((one for one in IMAGES if one.dataset == name), key=lambda one: one.value)
 
 
-def bits(record: Record) -> str:
-    """A figure with its standard error.
+def format_bits(record: Record) -> str:
+    """Bits per dimension with their standard error.
 
     Example:
-        >>> bits({"bits": 1.0824, "error": 0.0031})
+        >>> format_bits({"bits": 1.0824, "error": 0.0031})
         '1.082 ± 0.003'
     """
     return f"{record['bits']:.3f} ± {record['error']:.3f}"
 
 
-def _times(records: dict[str, Record]) -> Table:
+def _times(runs: list[Record]) -> Table:
     rows = [
         [
-            NAMES[r["system"]],
+            SYSTEMS[r["system"]],
             DATASETS[r["dataset"]].title,
             r["dequantization"],
             f"{r['parameters']:,}",
@@ -110,52 +110,52 @@ def _times(records: dict[str, Record]) -> Table:
             f"{r['training_seconds']:.0f}",
             f"{r['training_seconds'] / max(1, r['steps']):.2g}",
         ]
-        for r in records.values()
+        for r in runs
     ]
-    columns = ["system", "data", "dequantisation", "parameters", "steps", "in a batch", "seconds", "seconds of a step"]
-    note = "Of training, with the held-out images after each round. Times vary from run to run, other figures do not."
+    columns = ["system", "data", "dequantisation", "parameters", "steps", "batch size", "seconds", "seconds per step"]
+    note = "Seconds of training, including validation after each round. Times vary between runs, other figures do not."
     return Table("Times", columns, rows, note)
 
 
-def _said(name: str, found: list[Record]) -> str:
-    """What was found on one data set, in words."""
-    by = {("glow" if r["system"] == "glow" else r["dequantization"]): r for r in found}
-    title = DATASETS[name].title if all(map(_whole, found)) else f"the part of {DATASETS[name].title} that is here"
-    said = []
-    if uniform := by.get("uniform"):
-        said.append(f"On {title}, ELF has {bits(uniform)} bits per dimension after {uniform['steps']:,} steps")
+def _describe(name: str, runs: list[Record]) -> str:
+    """The findings on one data set."""
+    by_model = {("glow" if r["system"] == "glow" else r["dequantization"]): r for r in runs}
+    title = DATASETS[name].title if all(map(_is_complete, runs)) else f"the available part of {DATASETS[name].title}"
+    sentences = []
+    if uniform := by_model.get("uniform"):
+        text = f"On {title}, ELF has {format_bits(uniform)} bits per dimension after {uniform['steps']:,} steps"
         if "histogram" in uniform:
-            said[-1] += f", where a histogram of each pixel has {bits(uniform['histogram'])}"
-    if glow := by.get("glow"):
-        text = f"the Glow of normflows has {bits(glow)} after {glow['steps']:,} steps"
+            text += f"; a histogram of each pixel has {format_bits(uniform['histogram'])}"
+        sentences.append(text)
+    if glow := by_model.get("glow"):
+        text = f"The Glow of normflows has {format_bits(glow)} after {glow['steps']:,} steps"
         if uniform:
-            own, other = [f"{r['parameters']:,} parameters and batches of {r['batch_size']}" for r in (uniform, glow)]
-            text += f" ({other}, where ELF has {own})"
-        said.append(text)
-    if learnt := by.get("variational"):
-        text = f"with variational dequantisation ELF has {bits(learnt)}"
-        if uniform and uniform["steps"] == learnt["steps"]:
-            gain = uniform["bits"] - learnt["bits"]
-            text += f", {abs(gain):.3f} {'less' if gain > 0 else 'more'} after as many steps"
-        said.append(text)
-    return "; ".join(said)[:1].upper() + "; ".join(said)[1:] + "."
+            own, other = [f"{r['parameters']:,} parameters, batch size {r['batch_size']}" for r in (uniform, glow)]
+            text += f" ({other}; ELF: {own})"
+        sentences.append(text)
+    if variational := by_model.get("variational"):
+        text = f"With variational dequantisation ELF has {format_bits(variational)}"
+        if uniform and uniform["steps"] == variational["steps"]:
+            gain = uniform["bits"] - variational["bits"]
+            text += f", {abs(gain):.3f} {'less' if gain > 0 else 'more'} after the same number of steps"
+        sentences.append(text)
+    return ". ".join(sentences) + "."
 
 
 def _caution(plan: Plan, records: list[Record]) -> str:
-    """How far the figures are from what they could become."""
+    """A warning about short training."""
     if plan.scale == "paper" or not records:
         return ""
     falls = [f"{last_fall(r):.3f} ({DATASETS[r['dataset']].title}, {r['dequantization']})" for r in records]
     return (
-        "These are the presets for CPUs after few steps. Over the last quarter of them the bits of held-out images "
-        f"fell by {', '.join(falls)}: where that is far from zero, longer training would give less. Published figures "
-        "are of other models, which their authors trained for as long as they saw fit; measured ones beside them tell "
-        "where a few minutes on one core lead, and are no contest."
+        "These are the presets for CPUs after few steps. Over the last quarter of the steps, validation bits fell by "
+        f"{', '.join(falls)}: where that is far from zero, longer training would help. Published figures are of fully "
+        "trained models; a few minutes on one core are no competition for them."
     )
 
 
 def last_fall(record: Record) -> float:
-    """By how many bits per dimension the held-out images became better over the last quarter of the steps.
+    """Decrease of the validation bits per dimension over the last quarter of the steps.
 
     Example:
         >>> last_fall({"curve": [[10, 1.0, 3.0], [20, 2.0, 2.0], [30, 3.0, 1.5], [40, 4.0, 1.25]]})
@@ -171,9 +171,9 @@ def last_fall(record: Record) -> float:
 
 
 def size_report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
-    """What the paper's small models have for parameters, and what sizes that were trained here have for bits."""
+    """Parameters of the paper's small models, and bits per dimension of the sizes that were trained here."""
     counts: dict[str, int] = records.get("counts", {}).get("counts", {})
-    found = sorted((r for key, r in records.items() if key != "counts"), key=lambda r: int(r["parameters"]))
+    runs = sorted((r for key, r in records.items() if key != "counts"), key=lambda r: int(r["parameters"]))
     tables, text, pictures = [], [], {}
     if counts:
         tables.append(_counted(counts))
@@ -183,19 +183,19 @@ def size_report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
             + ", counted in the models themselves."
         )
     for name in DATASETS:
-        some = [r for r in found if r["dataset"] == name]
+        some = [r for r in runs if r["dataset"] == name]
         if some:
             tables.append(_sizes(name, some))
-            text.append(_said_of_sizes(name, some))
+            text.append(_describe_sizes(name, some))
             pictures[f"{name}.png"] = (
-                f"{DATASETS[name].title}: held-out bits per dimension over training, and those of test images over the "
-                "number of parameters, with their standard errors."
+                f"{DATASETS[name].title}: validation bits per dimension during training, and bits per dimension of "
+                "test images against the number of parameters, with standard errors."
             )
             _draw_sizes(folder / f"{name}.png", some)
-    if found:
-        tables.append(_times({str(i): r for i, r in enumerate(found)}))
+    if runs:
+        tables.append(_times(runs))
     if plan.scale == "cpu":
-        text.append("At the scale of CPUs nothing of the paper's size is trained: that needs --scale paper and a GPU.")
+        text.append("Models of the paper's size are trained with --scale paper, on a GPU.")
     return Report("\n\n".join(text), tables, pictures)
 
 
@@ -208,40 +208,39 @@ def _counted(counts: dict[str, int]) -> Table:
         shape, kind = "x".join(map(str, flow["shape"])), flow.get("dequantization", "uniform")
         sizes = [str(flow[size]) for size in ("channels", "blocks", "units")]
         rows.append([f"ELF, {name}", shape, kind, *sizes, f"{count:,}"])
-    note = "Counted in the models. Sources of the parameters of other systems could not be had here."
+    note = "Counted in the models. Parameter counts of other systems are not available here."
     columns = ["preset", "images", "dequantisation", "channels", "blocks", "units", "parameters"]
-    return Table("The models of the paper", columns, rows, note)
+    return Table("Models of the paper", columns, rows, note)
 
 
-def _sizes(name: str, found: list[Record]) -> Table:
-    title, whole = DATASETS[name].title, all(map(_whole, found))
+def _sizes(name: str, runs: list[Record]) -> Table:
+    title, complete = DATASETS[name].title, all(map(_is_complete, runs))
     rows = [
-        [f"ELF, {r['channels']} channels", *_rows(r)[0][1:5], f"{last_fall(r):.3f}", "measured here"] for r in found
+        [f"ELF, {r['channels']} channels", *_rows(r)[0][1:5], f"{last_fall(r):.3f}", "measured here"] for r in runs
     ]
-    if whole:
+    if complete:
         rows += [
-            [one.system, "", "", "", f"{one.value:.2f}", "", f"*published*: {one.reference}"] for one in _others(name)
+            [one.system, "", "", "", f"{one.value:.2f}", "", f"*published*: {one.reference}"] for one in _published(name)
         ]
-    note = f"{BOUND} The last fall is what held-out images gained over the last quarter of the steps."
-    if not whole:
-        note += f" This is a part of {title}: no published figure compares with these."
+    note = f"{BOUND} The last fall is the decrease of validation bits over the last quarter of the steps."
+    if not complete:
+        note += f" This is a part of {title}: published figures are not comparable."
     columns = ["system", "dequantisation", "parameters", "steps", "bits/dim", "last fall", "figure"]
     return Table(f"{title}, parameters and bits per dimension of test images", columns, rows, note)
 
 
-def _said_of_sizes(name: str, found: list[Record]) -> str:
-    small, large = found[0], found[-1]
+def _describe_sizes(name: str, runs: list[Record]) -> str:
+    small, large = runs[0], runs[-1]
     title = DATASETS[name].title
-    if len(found) == 1:
-        return f"On {title} the model of {small['parameters']:,} parameters has {bits(small)} bits per dimension."
-    falls = ", ".join(f"{last_fall(r):.3f}" for r in found)
+    if len(runs) == 1:
+        return f"On {title} the model of {small['parameters']:,} parameters has {format_bits(small)} bits per dimension."
+    falls = ", ".join(f"{last_fall(r):.3f}" for r in runs)
     times = large["parameters"] / small["parameters"]
     return (
-        f"On {title}, after {small['steps']:,} steps, {small['parameters']:,} parameters have {bits(small)} bits per "
-        f"dimension, and {large['parameters']:,} after {large['steps']:,} have {bits(large)}: {times:.1f} times as "
-        f"many parameters change the figure by {large['bits'] - small['bits']:+.3f}. How far that is from convergence: "
-        f"over the last quarter of the steps the bits of held-out images fell by {falls}, from the smallest model to "
-        "the largest."
+        f"On {title}, {small['parameters']:,} parameters have {format_bits(small)} bits per dimension after "
+        f"{small['steps']:,} steps, and {large['parameters']:,} have {format_bits(large)} after {large['steps']:,}: "
+        f"{times:.1f} times as many parameters change the figure by {large['bits'] - small['bits']:+.3f}. Over the "
+        f"last quarter of the steps, validation bits fell by {falls}, from the smallest model to the largest."
     )
 
 
@@ -250,7 +249,7 @@ def _said_of_sizes(name: str, found: list[Record]) -> str:
 
 def _label(record: Record) -> str:
     if record["system"] == "glow":
-        return NAMES["glow"]
+        return SYSTEMS["glow"]
     return f"ELF, {record['dequantization']}"
 
 
@@ -259,91 +258,63 @@ def _color(record: Record) -> str:
 
 
 def _draw_curves(path: Path, sets: dict[str, list[Record]]) -> None:
-    plt = _figure.pyplot()
-    with plt.rc_context(_figure.STYLE):
-        figure, axes = plt.subplots(
-            1, len(sets), figsize=(0.6 + 3.6 * len(sets), 3.4), layout="constrained", squeeze=False
-        )
-        for place, (name, found) in zip(axes[0], sets.items(), strict=True):
-            for record in found:
-                _curve(place, record, _color(record), _label(record))
-            part = "" if all(map(_whole, found)) else ", a part"
+    with draw_figure(path, columns=len(sets), figsize=(0.6 + 3.6 * len(sets), 3.4)) as (_, axes):
+        for place, (name, runs) in zip(axes[0], sets.items(), strict=True):
+            for record in runs:
+                _draw_curve(place, record, _color(record), _label(record))
+            part = "" if all(map(_is_complete, runs)) else ", a part"
             place.set(title=f"{DATASETS[name].title}{part}", xlabel="step")
             place.legend(frameon=False)
-        axes[0, 0].set_ylabel("held-out bits per dimension")
-        _figure.save(figure, path)
-        plt.close(figure)
+        axes[0, 0].set_ylabel("validation bits per dimension")
 
 
-def _curve(place: Axes, record: Record, color: str, label: str) -> None:
+def _draw_curve(place: Axes, record: Record, color: str, label: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    steps, _, held_out = zip(*record["curve"], strict=True)
-    place.plot(steps, held_out, "o-", color=color, markersize=3.5, linewidth=1.4, label=label)
+    steps, _, bits = zip(*record["curve"], strict=True)
+    place.plot(steps, bits, "o-", color=color, markersize=3.5, linewidth=1.4, label=label)
     place.margins(x=0.04)
     place.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    place.grid(color=_figure.SOFT, alpha=0.25, linewidth=0.6)
+    place.grid(color=SOFT, alpha=0.25, linewidth=0.6)
 
 
 def _draw_published(path: Path, sets: dict[str, list[Record]]) -> None:
-    """A panel of points for each data set: measured ones and published ones."""
-    plt = _figure.pyplot()
-    with plt.rc_context(_figure.STYLE):
-        figure, axes = plt.subplots(
-            1, len(sets), figsize=(1.5 + 4.2 * len(sets), 3.4), layout="constrained", squeeze=False
-        )
-        for place, (name, found) in zip(axes[0], sets.items(), strict=True):
-            points: list[tuple[float, str, Any]] = [(one.value, one.system, None) for one in _others(name)]
-            points += [(r["bits"], _label(r), r) for r in found]
+    """Points for each data set: measured and published ones."""
+    with draw_figure(path, columns=len(sets), figsize=(1.5 + 4.2 * len(sets), 3.4)) as (_, axes):
+        for place, (name, runs) in zip(axes[0], sets.items(), strict=True):
+            points: list[tuple[float, str, Any]] = [(one.value, one.system, None) for one in _published(name)]
+            points += [(r["bits"], _label(r), r) for r in runs]
             points.sort(key=lambda point: -point[0])
             for y, (value, _, record) in enumerate(points):
-                color = _figure.INK if record is None else _color(record)
+                color = INK if record is None else _color(record)
                 face = "white" if record is None else color
                 error = None if record is None else record["error"]
                 place.errorbar(value, y, xerr=error, fmt="o", markersize=6, color=color, markerfacecolor=face)
                 place.annotate(f"{value:.2f}", (value, y), (0, 6), textcoords="offset points", ha="center", fontsize=8)
             place.set_yticks(range(len(points)), [system for _, system, _ in points])
             for tick, (_, _, record) in zip(place.get_yticklabels(), points, strict=True):
-                tick.set_color(_figure.INK if record is None else _color(record))
+                tick.set_color(INK if record is None else _color(record))
                 tick.set_fontweight("normal" if record is None else "bold")
             place.tick_params(axis="y", length=0)
-            place.grid(axis="y", color=_figure.SOFT, alpha=0.3, linewidth=0.6)
+            place.grid(axis="y", color=SOFT, alpha=0.3, linewidth=0.6)
             place.set_axisbelow(True)
             place.margins(x=0.15)
-            place.set(title=DATASETS[name].title, xlabel="bits per dimension, fewer are better")
-        _figure.save(figure, path)
-        plt.close(figure)
+            place.set(title=DATASETS[name].title, xlabel="bits per dimension, lower is better")
 
 
-def _draw_sizes(path: Path, found: list[Record]) -> None:
-    plt = _figure.pyplot()
-    with plt.rc_context(_figure.STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-        for record, color in zip(found, WIDTHS, strict=False):
-            _curve(left, record, color, f"{record['parameters']:,} parameters")
-            right.errorbar(
-                record["parameters"],
-                record["bits"],
-                yerr=record["error"],
-                fmt="o",
-                color=color,
-                capsize=3,
-                markersize=7,
-            )
-            right.annotate(
-                f"{record['bits']:.3f}",
-                (record["parameters"], record["bits"]),
-                (9, 0),
-                textcoords="offset points",
-                va="center",
-            )
-        left.set(xlabel="step", ylabel="held-out bits per dimension", title="Training")
+def _draw_sizes(path: Path, runs: list[Record]) -> None:
+    with draw_figure(path, columns=2, figsize=(9, 3.6)) as (_, axes):
+        left, right = axes[0]
+        for record, color in zip(runs, SIZE_COLORS, strict=False):
+            x, y = record["parameters"], record["bits"]
+            _draw_curve(left, record, color, f"{x:,} parameters")
+            right.errorbar(x, y, yerr=record["error"], fmt="o", color=color, capsize=3, markersize=7)
+            right.annotate(f"{y:.3f}", (x, y), (9, 0), textcoords="offset points", va="center")
+        left.set(xlabel="step", ylabel="validation bits per dimension", title="Training")
         left.legend(frameon=False)
-        right.plot([r["parameters"] for r in found], [r["bits"] for r in found], color=_figure.SOFT, zorder=0)
+        right.plot([r["parameters"] for r in runs], [r["bits"] for r in runs], color=SOFT, zorder=0)
         right.set(xlabel="parameters", ylabel="test bits per dimension", title="Size", xscale="log")
-        right.grid(color=_figure.SOFT, alpha=0.25, linewidth=0.6)
-        right.set_xticks([r["parameters"] for r in found], [f"{r['parameters'] / 1000:,.0f}k" for r in found])
+        right.grid(color=SOFT, alpha=0.25, linewidth=0.6)
+        right.set_xticks([r["parameters"] for r in runs], [f"{r['parameters'] / 1000:,.0f}k" for r in runs])
         right.minorticks_off()
         right.margins(x=0.2, y=0.2)
-        _figure.save(figure, path)
-        plt.close(figure)

@@ -1,4 +1,4 @@
-"""What the toys' experiments show: tables of likelihoods and times, densities on the same levels, training curves."""
+"""Report of the toy experiments: tables of likelihoods and times, densities, and training curves."""
 
 from __future__ import annotations
 
@@ -12,43 +12,38 @@ import numpy as np
 import torch
 
 from elflow.datasets import toy
-from experiments.framework import figure as _figure
 from experiments.framework.experiment import Plan, Record, Report, Table
+from experiments.framework.figure import ACCENT, SOFT, draw_figure
 from experiments.framework.measure import mean_and_error
 from experiments.paper.published import ELF_AR
-from experiments.systems import PEERS
+from experiments.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["report"]
+__all__ = ["Score", "describe_rank", "report"]
 
 PAPER = {one.dataset: f"{one.value:g}" for one in ELF_AR}
-"""ELF-AR's figures in the paper."""
-ABOVE = 4
-"""By how many standard errors a model may be above the entropy bound: more is a mistake."""
-RIVALS = ("nsf", "naf", "cpflow", "residual")
-"""Those whose training ELF's must not be slower than."""
+"""Figures of ELF-AR in the paper, by data set."""
+MAX_ERRORS_ABOVE = 4
+"""A model that exceeds the entropy bound by more standard errors is implausible."""
+TIMED = ("nsf", "naf", "cpflow", "residual")
+"""Systems whose training step the text compares with ELF's."""
 CURVES = ("elf", "realnvp", "nsf", "naf", "residual", "cpflow")
 
 
 class Score(NamedTuple):
-    """A model over its seeds."""
+    """Results of a model over its seeds."""
 
     gap: float
     error: float
-    """Its standard error: over seeds and over test points, the greater of the two."""
+    """Standard error of the gap: over seeds, or over test points for a single seed."""
     runs: list[Record]
 
-
-def title(model: str) -> str:
-    """What a model is called."""
-    return "ELF-AR" if model == "elf" else PEERS[model].title
-
-
-def source(model: str) -> str:
-    """Where a model is from."""
-    return "elflow" if model == "elf" else PEERS[model].source
+    @property
+    def kind_of_error(self) -> str:
+        """Whether the standard error is over seeds or over test points."""
+        return "seeds" if len(self.runs) > 1 else "test points"
 
 
 def report(name: str, plan: Plan, records: dict[str, Record], folder: Path) -> Report:
@@ -58,20 +53,19 @@ def report(name: str, plan: Plan, records: dict[str, Record], folder: Path) -> R
     for key, record in records.items():
         if key != "speed":
             runs.setdefault(record["model"], []).append(record)
-    spread = _spread(list(runs.values()))
-    scores = {model: _score(some, spread) for model, some in runs.items()}
-    impossible = [model for model, score in scores.items() if score.gap < -ABOVE * score.error]
+    scores = {model: _score(some) for model, some in runs.items()}
+    implausible = [model for model, score in scores.items() if _is_above_bound(score)]
     ranked = sorted(scores, key=lambda model: scores[model].gap)
     bound = -float(toy.DISTRIBUTIONS[name]().entropy())
-    tables = [_likelihoods(name, scores, ranked, bound)]
-    possible = {model: score for model, score in scores.items() if model not in impossible}
-    sentences = [_standing(possible)] if "elf" in possible and len(possible) > 1 else []
-    if impossible:
-        names = ", ".join(map(title, impossible))
-        sentences.append(f"**Not to be believed**: {names}, more than {ABOVE} standard errors above the bound.")
+    tables = [_tabulate_likelihoods(name, scores, ranked, bound)]
+    plausible = {model: score for model, score in scores.items() if model not in implausible}
+    sentences = [describe_rank(plausible)] if "elf" in plausible and len(plausible) > 1 else []
+    if implausible:
+        names = ", ".join(map(_title, implausible))
+        sentences.append(f"**Implausible**: {names}, more than {MAX_ERRORS_ABOVE} standard errors above the bound.")
     if speed is not None:
-        tables.append(_times(scores, ranked, speed))
-        sentences.append(_pace(speed["step"]))
+        tables.append(_tabulate_times(scores, ranked, speed))
+        sentences.append(_describe_speed(speed["step"]))
     pictures = {}
     keys = {model: f"{model}-0" for model in ranked if (folder / "jobs" / f"{model}-0" / "density.npz").is_file()}
     if keys:
@@ -80,104 +74,118 @@ def report(name: str, plan: Plan, records: dict[str, Record], folder: Path) -> R
     shown = [model for model in CURVES if model in runs]
     if shown:
         _draw_curves(folder / "curves.png", {model: runs[model][0]["curve"] for model in shown}, bound)
-        pictures["curves.png"] = "Minus the mean log-density of training batches, over steps and over seconds."
+        pictures["curves.png"] = "Minus the mean log-density of training batches, against steps and seconds."
     return Report(" ".join(sentences), tables, pictures)
 
 
-def _spread(models: Sequence[Sequence[Record]]) -> float:
-    """The standard deviation of gaps over seeds, of all models that have several."""
-    variances = [statistics.variance([run["gap"] for run in runs]) for runs in models if len(runs) > 1]
-    return math.sqrt(statistics.mean(variances)) if variances else 0.0
+def _title(model: str) -> str:
+    return "ELF-AR" if model == "elf" else SYSTEMS[model].title
 
 
-def _score(runs: Sequence[Record], spread: float) -> Score:
-    """Of a model with one seed, seeds are taken to matter as much as they do for the others."""
-    over_points = math.hypot(*(run["error"] for run in runs)) / len(runs)
-    mean, over_seeds = mean_and_error([run["gap"] for run in runs])
-    return Score(mean, max(over_points, over_seeds if len(runs) > 1 else spread), list(runs))
+def _source(model: str) -> str:
+    return "elflow" if model == "elf" else SYSTEMS[model].source
 
 
-def _likelihoods(name: str, scores: dict[str, Score], ranked: list[str], bound: float) -> Table:
-    rows = [("Entropy bound", "", "", "", "", f"{bound:.4f}", "0", "")]
+def _score(runs: Sequence[Record]) -> Score:
+    """The mean gap of a model with its own standard error: over its seeds, or over test points for one seed."""
+    mean, error = mean_and_error([run["gap"] for run in runs])
+    return Score(mean, error if len(runs) > 1 else runs[0]["error"], list(runs))
+
+
+def _is_above_bound(score: Score) -> bool:
+    """Whether the gap is negative by more than test points explain, whatever the spread over seeds."""
+    over_points = math.hypot(*(run["error"] for run in score.runs)) / len(score.runs)
+    return score.gap < -MAX_ERRORS_ABOVE * max(score.error, over_points)
+
+
+def _tabulate_likelihoods(name: str, scores: dict[str, Score], ranked: list[str], bound: float) -> Table:
+    rows = [("Entropy bound", "", "", "", "", f"{bound:.4f}", "0", "", "")]
     for model in ranked:
         score = scores[model]
         run = score.runs[0]
         likelihood, gap = f"{bound - score.gap:.4f}", f"{score.gap:.4f} ± {score.error:.4f}"
         sizes = f"{run['parameters']:,}", f"{run['steps']:,}", str(len(score.runs))
-        rows.append((title(model), source(model), *sizes, likelihood, gap, PAPER[name] if model == "elf" else ""))
-    columns = ("model", "from", "parameters", "steps", "seeds", "log-likelihood", "gap to the bound", "paper")
+        paper = PAPER[name] if model == "elf" else ""
+        rows.append((_title(model), _source(model), *sizes, likelihood, gap, score.kind_of_error, paper))
+    columns = (
+        "model",
+        "from",
+        "parameters",
+        "steps",
+        "seeds",
+        "log-likelihood",
+        "gap to the bound",
+        "standard error over",
+        "paper",
+    )
     note = (
-        "Mean log-likelihood in nats of fresh points, best first; the gap is the divergence from the truth. All were "
-        "trained by one protocol: Adam, batches of 128, a rate of 0.003 (BNAF 0.01) that halves each quarter, averaged "
-        "weights. ELF has four hidden layers and a bound chosen for each toy, peers two or three hidden layers. Slow "
-        "models have fewer steps and seeds, as the columns say; the error of a single seed has the spread of the "
-        "others' seeds. The paper's figures for its peers could not be had."
+        "Mean log-likelihood of fresh points in nats, best first; the gap is the divergence from the true density. Each "
+        "standard error is that of the row's own runs: over its seeds, or over test points where there is one seed, "
+        "which leaves out the spread between seeds. All models were trained by one protocol: Adam, batches of 128, a "
+        "learning rate of 0.003 (BNAF 0.01) that halves each quarter, averaged weights. ELF has four hidden layers and "
+        "a bound chosen for each toy, the compared systems two or three hidden layers. Slow models have fewer steps "
+        "and seeds. The paper's figures for the compared systems are not available here."
     )
     return Table("Likelihood", columns, rows, note)
 
 
-def _times(scores: dict[str, Score], ranked: list[str], speed: Record) -> Table:
+def _tabulate_times(scores: dict[str, Score], ranked: list[str], speed: Record) -> Table:
     rows = []
     for model in ranked:
         sampling = [run["sampling"] for run in scores[model].runs if "sampling" in run]
         step = speed["step"][model]
         cells = f"{1e3 * step:.1f} ms", f"{step / speed['step']['elf']:.2f}", f"{1e3 * speed['density'][model]:.1f} ms"
-        draw = f"{1e3 * statistics.median(sampling):.0f} ms" if sampling else "cannot"
-        rows.append((title(model), *cells, draw, f"{step * scores[model].runs[0]['steps']:.0f} s"))
-    columns = ("model", "training step", "times ELF's", "1,000 densities", "1,000 samples", "whole training")
+        samples = f"{1e3 * statistics.median(sampling):.0f} ms" if sampling else "cannot"
+        rows.append((_title(model), *cells, samples, f"{step * scores[model].runs[0]['steps']:.0f} s"))
+    columns = ("model", "training step", "relative to ELF", "1,000 densities", "1,000 samples", "whole training")
     note = (
-        "One thread of the CPU. Steps and densities are medians, all models by turns in one run, before training; "
-        "samples are drawn from trained models, the quicker of two goes. The whole training is the step "
-        "times the number of them."
+        "One CPU thread. Steps and densities are medians of interleaved calls of all models before training; samples "
+        "are drawn from trained models, the faster of two runs. The whole training is the step times their number."
     )
     return Table("Time", columns, rows, note)
 
 
-def _standing(scores: dict[str, Score]) -> str:
+def describe_rank(scores: dict[str, Score]) -> str:
     """Whether ELF is first, tied or behind, by two standard errors of the difference."""
     ours = scores["elf"]
     best = min((model for model in scores if model != "elf"), key=lambda model: scores[model].gap)
     difference = scores[best].gap - ours.gap
     error = math.hypot(ours.error, scores[best].error)
-    by = f"{abs(difference):.4f} ± {error:.4f} nats"
+    amount = f"{abs(difference):.4f} ± {error:.4f} nats"
     if difference > 2 * error:
-        return f"**ELF-AR is first**: the next best, {title(best)}, is {by} behind."
+        return f"**ELF-AR is first**: the next best, {_title(best)}, is {amount} behind."
     if difference >= -2 * error:
-        return f"**ELF-AR is tied for the first place** with {title(best)}: the difference is {by}."
-    return f"**ELF-AR is behind** {title(best)}, by {by}."
+        return f"**ELF-AR is tied for the first place** with {_title(best)}: the difference is {amount}."
+    return f"**ELF-AR is behind** {_title(best)}, by {amount}."
 
 
-def _pace(step: dict[str, float]) -> str:
-    """How a training step compares with those of the peers that matter."""
-    ratios = {model: step[model] / step["elf"] for model in RIVALS if model in step}
+def _describe_speed(step: dict[str, float]) -> str:
+    """The time of a training step beside those of some compared systems."""
+    ratios = {model: step[model] / step["elf"] for model in TIMED if model in step}
     if not ratios:
         return ""
-    parts = ", ".join(f"{ratio:.1f} times as long for {title(model)}" for model, ratio in ratios.items())
+    parts = ", ".join(f"{ratio:.1f} times as long for {_title(model)}" for model, ratio in ratios.items())
     return f"A training step of ELF-AR takes {1e3 * step['elf']:.1f} ms; it takes {parts}."
 
 
 def _draw_densities(path: Path, name: str, folder: Path, keys: dict[str, str], scores: dict[str, Score]) -> None:
-    plt = _figure.pyplot()
     panels: list[tuple[str, Any]] = []
     axis = np.zeros(0)
     for model, key in keys.items():
         with np.load(folder / "jobs" / key / "density.npz", allow_pickle=False) as file:
             axis = file["axis"]
-            panels.append((f"{title(model)}\n{scores[model].gap:.3f}", file["density"]))
+            panels.append((f"{_title(model)}\n{scores[model].gap:.3f}", file["density"]))
     distribution = toy.DISTRIBUTIONS[name]()
     points = torch.from_numpy(axis)
     true = distribution.log_prob(torch.cartesian_prod(points, points)).exp().reshape(len(axis), -1).numpy()
-    panels.insert(0, ("The truth\n", true))
+    panels.insert(0, ("True density\n", true))
     columns = 6
-    lines = -(-len(panels) // columns)
-    with plt.rc_context(_figure.STYLE):
-        figure, axes = plt.subplots(lines, columns, figsize=(2.05 * columns, 2.4 * lines), layout="constrained")
+    rows = -(-len(panels) // columns)
+    with draw_figure(path, rows, columns, figsize=(2.05 * columns, 2.4 * rows)) as (_, axes):
         for place in axes.flat[len(panels) :]:
             place.set_visible(False)
         for place, (label, density) in zip(axes.flat, panels, strict=False):
             _draw_density(place, axis, density, float(true.max()), label)
-        _figure.save(figure, path)
-        plt.close(figure)
 
 
 def _draw_density(place: Axes, axis: Any, density: Any, top: float, label: str) -> None:
@@ -188,19 +196,17 @@ def _draw_density(place: Axes, axis: Any, density: Any, top: float, label: str) 
 
 
 def _draw_curves(path: Path, curves: dict[str, Any], bound: float) -> None:
-    plt = _figure.pyplot()
-    with plt.rc_context(_figure.STYLE):
-        figure, axes = plt.subplots(1, 2, figsize=(12, 3.8), layout="constrained", sharey=True)
-        colors = plt.get_cmap("Dark2").colors
-        for place, horizontal in zip(axes, ("step", "seconds"), strict=True):
+    from matplotlib import colormaps
+
+    with draw_figure(path, columns=2, figsize=(12, 3.8), sharey=True) as (figure, axes):
+        colors = colormaps["Dark2"].colors  # type: ignore[attr-defined]
+        for place, horizontal in zip(axes[0], ("step", "seconds"), strict=True):
             for color, (model, curve) in zip(colors, curves.items(), strict=False):
-                ours = model == "elf"
-                style = {"color": _figure.ACCENT if ours else color, "linewidth": 1.8 if ours else 1.0}
-                place.plot(curve[horizontal], curve["loss"], label=title(model), **style)
-            place.axhline(-bound, color=_figure.SOFT, linestyle=":", linewidth=1)
+                is_ours = model == "elf"
+                style = {"color": ACCENT if is_ours else color, "linewidth": 1.8 if is_ours else 1.0}
+                place.plot(curve[horizontal], curve["loss"], label=_title(model), **style)
+            place.axhline(-bound, color=SOFT, linestyle=":", linewidth=1)
             place.set(xlabel=horizontal, ylim=(-bound - 0.1, -bound + 2.4))
             place.set_xscale("log")
-        axes[0].set_ylabel("nats")
-        figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside right upper")
-        _figure.save(figure, path)
-        plt.close(figure)
+        axes[0, 0].set_ylabel("nats")
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside right upper")

@@ -1,7 +1,7 @@
-"""Likelihoods of images: each data set beside published systems, and what a model's size does to them.
+"""Likelihoods of images: each data set beside published systems.
 
-`images` trains models of MNIST, CIFAR-10 and ImageNet, as far as they are among the data, and always of scikit-learn's
-digits, beside the Glow of normflows if that is installed. `parameter-efficiency` has the paper's small models.
+Trains models of MNIST, CIFAR-10 and ImageNet if they are in the data folder, and of scikit-learn's digits in any case,
+beside the Glow of normflows if that is installed.
 """
 
 from __future__ import annotations
@@ -16,97 +16,93 @@ from torch import Tensor, nn
 
 from elflow.flows import preset
 from elflow.training import Recipe, image_recipe
-from experiments.data import images as _image_data
+from experiments.data.images import find_images, list_missing, load_images, spread
 from experiments.framework.experiment import Experiment, Job, Plan, Record
-from experiments.paper import _image_report
-from experiments.paper._image_fit import (
+from experiments.paper._image_report import report
+from experiments.paper.image_fit import (
+    GLOW,
+    GLOW_RECIPE,
     SAMPLES_FILE,
-    bits_of,
-    histogram_bits,
-    keep_samples,
-    record_of,
-    shortened,
-    trained,
+    make_glow,
+    save_samples,
+    score_histogram,
+    score_images,
+    shorten_recipe,
+    summarize_training,
+    train_images,
 )
 
-__all__ = ["EXPERIMENTS"]
+__all__ = ["EXPERIMENT", "make_job", "work"]
 
 STEPS = {"digits": 500, "mnist": 180, "cifar10": 60}
-"""At the scale of CPUs: for about ten minutes of one core in all."""
-HELD_OUT = {"digits": 150, "mnist": 256, "cifar10": 128}
-TEST = {"digits": 300, "mnist": 1_000, "cifar10": 400}
-"""How many test images are scored at the scale of CPUs; at that of the paper all are."""
-MOST_HELD_OUT = 5_000
-"""How many images are held out at the scale of the paper, or a tenth, where that is fewer."""
-DRAWN = {"digits": 40, "mnist": 20, "cifar10": 12}
-"""How many images each model draws, for the experiment `samples`."""
-MANY_DRAWN = 40
-
-GLOW: dict[str, Any] = {"scales": 2, "steps": 8, "hidden_channels": 64}
-GLOW_RECIPE: dict[str, Any] = {"batch_size": 128, "learning_rate": 6e-3}
-"""Of Glow's sizes, batches and rates for the digits, the best that short runs found."""
-
-CHANNELS = [8, 16, 32]
-"""Widths of the hypernetworks that are compared on CPUs; 16 is that of the presets."""
-SIZE_STEPS = {"digits": 150, "mnist": 110}
-COUNTED = ["mnist-small", "mnist", "cifar10-small", "cifar10-vardeq-4m", "cifar10", "imagenet64"]
-SMALL = {"mnist-small": "mnist", "cifar10-small": "cifar10", "cifar10-vardeq-4m": "cifar10"}
-"""The paper's small models, and what each is of."""
+"""Training steps at the scale of CPUs: about ten minutes of one core in total."""
+N_VALIDATION = {"digits": 150, "mnist": 256, "cifar10": 128}
+N_TEST = {"digits": 300, "mnist": 1_000, "cifar10": 400}
+"""Numbers of test images at the scale of CPUs; at the scale of the paper all of them are scored."""
+MAX_VALIDATION = 5_000
+"""Maximum number of validation images at the scale of the paper, where they are a tenth of the images."""
+N_SAMPLES = {"digits": 40, "mnist": 20, "cifar10": 12}
+"""Numbers of images that each model draws for the experiment `samples`."""
+N_SAMPLES_PAPER = 40
 
 
-# --- images -----------------------------------------------------------------------------------------------------------
-
-
-def _jobs(plan: Plan) -> list[Job]:
-    both = ["uniform", "variational"]
-    jobs = [_job(plan, "digits", "elf", kind, "cpu") for kind in both]
+def jobs(plan: Plan) -> list[Job]:
+    kinds = ["uniform", "variational"]
+    jobs = [make_job(plan, "digits", "elf", kind, "cpu") for kind in kinds]
     if find_spec("normflows") is not None:
-        jobs.append(_job(plan, "digits", "glow", "uniform", "cpu"))
-    for name in _paper_sets(plan):
-        if _image_data.find(plan, name) is not None:
-            slow = plan.scale == "cpu" and name == "cifar10"
-            jobs += [_job(plan, name, "elf", kind, plan.scale) for kind in both[: 1 if slow else 2]]
+        jobs.append(make_job(plan, "digits", "glow", "uniform", "cpu"))
+    for name in _list_datasets(plan):
+        if find_images(plan, name) is not None:
+            is_slow = plan.scale == "cpu" and name == "cifar10"
+            jobs += [make_job(plan, name, "elf", kind, plan.scale) for kind in kinds[: 1 if is_slow else 2]]
     return jobs
 
 
-def _paper_sets(plan: Plan) -> list[str]:
+def _list_datasets(plan: Plan) -> list[str]:
     return ["mnist", "cifar10"] if plan.scale == "cpu" else ["mnist", "cifar10", "imagenet32", "imagenet64"]
 
 
-def _job(plan: Plan, name: str, system: str, kind: str, scale: str) -> Job:
+def make_job(plan: Plan, name: str, system: str, kind: str, scale: str) -> Job:
+    """The training of one model.
+
+    Arguments:
+        plan: The plan.
+        name: The data set.
+        system: `"elf"` or `"glow"`.
+        kind: The dequantisation of ELF.
+        scale: `"cpu"` or `"paper"`.
+    """
     key = f"{name}-{kind if system == 'elf' else system}"
     return Job(
         key,
         {
             "dataset": name,
-            "file": (file := _image_data.find(plan, name)),
+            "file": (file := find_images(plan, name)),
             "stamp": [] if file is None else plan.stamp(file),
             "system": system,
             "preset": name,
             "scale": scale,
             "changes": {"dequantization": kind} if system == "elf" else GLOW,
             "recipe": {} if system == "elf" else GLOW_RECIPE,
-            "steps": plan.steps(STEPS[name] if scale == "cpu" else image_recipe().max_steps),
-            "held_out": HELD_OUT[name] if scale == "cpu" else None,
-            "test": TEST[name] if scale == "cpu" else None,
-            "draw": DRAWN[name] if scale == "cpu" else MANY_DRAWN,
+            "steps": plan.scaled(STEPS[name] if scale == "cpu" else image_recipe().max_steps),
+            "n_validation": N_VALIDATION[name] if scale == "cpu" else None,
+            "n_test": N_TEST[name] if scale == "cpu" else None,
+            "n_samples": N_SAMPLES[name] if scale == "cpu" else N_SAMPLES_PAPER,
             "histogram": kind == "uniform" and system == "elf",
             "seed": plan.seed,
         },
     )
 
 
-def _work(plan: Plan, settings: Record, folder: Path) -> Record:
-    """Trains a model, and scores test images; it leaves `model.elf` and `samples.npz`."""
-    x, test = _image_data.images(plan, settings["dataset"], settings["file"])
-    scored = _image_data.spread(test, settings["test"])
-    flow, recipe = _model(settings, x)
-    accelerator = plan.device if settings["system"] == "elf" else "cpu"
-    held_out = min(settings["held_out"] or MOST_HELD_OUT, max(1, len(x) // 10))
-    best, training = trained(
-        flow, recipe, x, None, held_out, settings["seed"], folder, settings, accelerator=accelerator
-    )
-    best = best.to(accelerator)
+def work(plan: Plan, settings: Record, folder: Path) -> Record:
+    """Trains a model and scores test images. Leaves `model.elf` and `samples.npz` in the folder."""
+    x, test = load_images(plan, settings["dataset"], settings["file"])
+    scored = spread(test, settings["n_test"])
+    flow, recipe = _make_model(settings, x)
+    device = plan.device if settings["system"] == "elf" else "cpu"
+    n_validation = min(settings["n_validation"] or MAX_VALIDATION, max(1, len(x) // 10))
+    best, training = train_images(flow, recipe, x, None, n_validation, settings["seed"], folder, settings, device)
+    best = best.to(device)
     record = {
         "dataset": settings["dataset"],
         "system": settings["system"],
@@ -116,95 +112,39 @@ def _work(plan: Plan, settings: Record, folder: Path) -> Record:
         "file": settings["file"],
         "train_images": len(x),
         "all_test_images": len(test),
-        **record_of(best, training, recipe, x[0].numel()),
-        **bits_of(best, scored, seed=settings["seed"]),
+        **summarize_training(best, training, recipe, x[0].numel()),
+        **score_images(best, scored, seed=settings["seed"]),
     }
     levels = preset(settings["preset"]).flow["levels"]
     if settings["histogram"]:
-        record["histogram"] = histogram_bits(x, scored, levels)
-    if settings["draw"]:
+        record["histogram"] = score_histogram(x, scored, levels)
+    if settings["n_samples"]:
         torch.manual_seed(settings["seed"])
-        keep_samples(folder / SAMPLES_FILE, best.sample(settings["draw"]), levels)
+        save_samples(folder / SAMPLES_FILE, best.sample(settings["n_samples"]), levels)
     return record
 
 
-def _model(settings: Record, x: Tensor) -> tuple[nn.Module, Recipe]:
-    """What is to be trained, with fresh weights, and how."""
-    found = preset(settings["preset"], settings["scale"])
+def _make_model(settings: Record, x: Tensor) -> tuple[nn.Module, Recipe]:
+    """A model with random weights, and its recipe."""
+    chosen = preset(settings["preset"], settings["scale"])
     recipe = replace(image_recipe(settings["scale"]), **settings["recipe"])
     torch.manual_seed(settings["seed"])
     flow: nn.Module
     if settings["system"] == "glow":
-        from experiments.systems.glow import build_glow
-
-        zeros = float((x == 0).double().mean())
-        flow = build_glow(found.flow["shape"], found.flow["levels"], zeros=zeros, **settings["changes"])
+        flow = make_glow(chosen.flow["shape"], chosen.flow["levels"], x, settings["changes"])
     else:
-        flow = found.build(**settings["changes"])
+        flow = chosen.build(**settings["changes"])
     rounds: dict[str, Any] = {} if settings["scale"] == "cpu" else {"rounds": None}
-    return flow, shortened(recipe, settings["steps"], **rounds)
+    return flow, shorten_recipe(recipe, settings["steps"], **rounds)
 
 
-def _missing(plan: Plan) -> list[str]:
-    lines = _image_data.absent(plan, _paper_sets(plan))
+def missing(plan: Plan) -> list[str]:
+    lines = list_missing(plan, _list_datasets(plan))
     if plan.scale == "cpu":
-        lines.append("ImageNet is trained at the scale of the paper only, and CIFAR-10 with variational dequantisation")
+        lines.append("ImageNet, and CIFAR-10 with variational dequantisation, are trained with --scale paper only")
     if find_spec("normflows") is None:
-        lines.append("Glow is left out, as normflows is not installed: pip install normflows")
+        lines.append("no Glow without normflows: pip install 'elflow[experiments]' in a checkout")
     return lines
 
 
-# --- parameter-efficiency ---------------------------------------------------------------------------------------------
-
-
-def _size_jobs(plan: Plan) -> list[Job]:
-    jobs = [Job("counts", {"count": COUNTED})]
-    if plan.scale == "paper":
-        for name, of in SMALL.items():
-            if _image_data.find(plan, of) is not None:
-                job = _job(plan, of, "elf", preset(name).flow.get("dequantization", "uniform"), "paper")
-                jobs.append(Job(name, job.settings | {"preset": name, "changes": {}, "draw": 0, "histogram": False}))
-        return jobs
-    of = _compared(plan)
-    for channels in CHANNELS:
-        settings = _job(plan, of, "elf", "uniform", "cpu").settings
-        changes = {"dequantization": "uniform", "channels": channels}
-        steps = plan.steps(SIZE_STEPS[of])
-        own = {"changes": changes, "steps": steps, "draw": 0, "histogram": False}
-        jobs.append(Job(f"{of}-{channels}-channels", settings | own))
-    return jobs
-
-
-def _compared(plan: Plan) -> str:
-    """What widths are compared on at the scale of CPUs."""
-    return "digits" if _image_data.find(plan, "mnist") is None else "mnist"
-
-
-def _size_work(plan: Plan, settings: Record, folder: Path) -> Record:
-    if "count" not in settings:
-        record = _work(plan, settings, folder)
-        return record | {"preset": settings["preset"]}
-    counts = {}
-    for name in settings["count"]:
-        counts[name] = sum(p.numel() for p in preset(name).build().parameters())
-    return {"counts": counts}
-
-
-def _size_missing(plan: Plan) -> list[str]:
-    if plan.scale == "paper":
-        return _image_data.absent(plan, ["mnist", "cifar10"])
-    lines = _image_data.absent(plan, ["mnist"])
-    return [*lines, "the paper's small models are trained at the scale of the paper only, and counted here"]
-
-
-EXPERIMENTS = {
-    "images": Experiment("images", "Likelihoods of images", _jobs, _work, _image_report.report, _missing),
-    "parameter-efficiency": Experiment(
-        "parameter-efficiency",
-        "Small models of images",
-        _size_jobs,
-        _size_work,
-        _image_report.size_report,
-        _size_missing,
-    ),
-}
+EXPERIMENT = Experiment("images", "Likelihoods of images", jobs, work, report, missing)

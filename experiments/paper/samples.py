@@ -1,8 +1,7 @@
-"""New images beside real ones: digits by class, and what the models of the experiment `images` have drawn."""
+"""Sampled images beside real ones: digits by class, and samples of the models of the experiment `images`."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,189 +13,193 @@ from elflow.datasets.example import digits
 from elflow.flows import preset
 from elflow.io.grids import grid
 from elflow.training import image_recipe
-from experiments.data import images as _image_data
-from experiments.data.images import DATASETS, MODEL, given, spread
-from experiments.framework import figure as _figure
+from experiments.data import describe_missing
+from experiments.data.images import DATASETS, MODEL, find_images, find_model, load_images, load_model, spread
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
-from experiments.paper._image_fit import SAMPLES_FILE, bits_of, keep_samples, record_of, shortened, trained
-from experiments.paper._image_report import NAMES, bits
+from experiments.framework.figure import draw_figure
+from experiments.framework.files import read_json
+from experiments.paper._image_report import SYSTEMS, format_bits
+from experiments.paper.image_fit import (
+    SAMPLES_FILE,
+    save_samples,
+    score_images,
+    shorten_recipe,
+    summarize_training,
+    train_images,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["EXPERIMENTS"]
+__all__ = ["EXPERIMENT"]
 
-STEPS, HELD_OUT = 280, 150
-CLASSES, OF_EACH = 10, 8
-DRAWN = 40
-"""How many images are drawn from `mnist.elf`."""
-NEIGHBOURS = 3
+STEPS, N_VALIDATION = 280, 150
+N_CLASSES, N_PER_CLASS = 10, 8
+N_SAMPLES = 40
+"""Number of images that `mnist.elf` draws."""
+N_NEIGHBOURS = 3
 
 
-def _jobs(plan: Plan) -> list[Job]:
-    own = {"steps": plan.steps(STEPS), "changes": {"classes": CLASSES}, "held_out": HELD_OUT, "of_each": OF_EACH}
-    jobs = [Job("digits", own | {"seed": plan.seed})]
-    if given(plan) is not None:
+def jobs(plan: Plan) -> list[Job]:
+    sizes = {"steps": plan.scaled(STEPS), "n_validation": N_VALIDATION, "n_per_class": N_PER_CLASS}
+    jobs = [Job("digits", sizes | {"changes": {"classes": N_CLASSES}, "seed": plan.seed})]
+    if find_model(plan) is not None:
         jobs.append(Job("mnist", {"model": MODEL, "stamp": plan.stamp(MODEL), "seed": plan.seed}))
     return jobs
 
 
-def _work(plan: Plan, settings: Record, folder: Path) -> Record:
+def work(plan: Plan, settings: Record, folder: Path) -> Record:
     torch.manual_seed(settings["seed"])
     if "model" in settings:
-        model, classes = _image_data.load_given(plan)
-        c = None if classes is None else classes.repeat(-(-DRAWN // len(classes)))[:DRAWN]
-        keep_samples(folder / SAMPLES_FILE, model.sample(DRAWN, c), model.levels)
-        return {"source": f"{settings['model']} of the data folder", "drawn": DRAWN}
-    found = {name: torch.from_numpy(array) for name, array in digits().items()}
-    chosen = preset("digits", size="cpu")
-    recipe = shortened(image_recipe("cpu"), settings["steps"])
-    flow = chosen.build(**settings["changes"])
-    x, labels, seed = found["x_train"], found["y_train"], settings["seed"]
-    best, training = trained(flow, recipe, x, labels, settings["held_out"], seed, folder, settings)
-    asked = torch.arange(CLASSES).repeat(settings["of_each"])
+        model, classes = load_model(plan)
+        c = None if classes is None else classes.repeat(-(-N_SAMPLES // len(classes)))[:N_SAMPLES]
+        save_samples(folder / SAMPLES_FILE, model.sample(N_SAMPLES, c), model.levels)
+        return {"source": f"{settings['model']} of the data folder", "n_samples": N_SAMPLES}
+    data = _load_digits()
+    recipe = shorten_recipe(image_recipe("cpu"), settings["steps"])
+    flow = preset("digits", size="cpu").build(**settings["changes"])
+    x, labels, seed = data["x_train"], data["y_train"], settings["seed"]
+    best, training = train_images(flow, recipe, x, labels, settings["n_validation"], seed, folder, settings)
+    classes = torch.arange(N_CLASSES).repeat(settings["n_per_class"])
     torch.manual_seed(seed)
-    drawn = best.sample(len(asked), asked)
-    keep_samples(folder / SAMPLES_FILE, drawn, best.levels)
+    samples = best.sample(len(classes), classes)
+    save_samples(folder / SAMPLES_FILE, samples, best.levels)
     return {
         "source": f"trained here for {settings['steps']:,} steps",
-        "drawn": len(drawn),
-        **record_of(best, training, recipe, x[0].numel()),
-        **bits_of(best, found["x_test"], found["y_test"], seed),
-        **_judged(found, drawn, asked),
+        "n_samples": len(samples),
+        **summarize_training(best, training, recipe, x[0].numel()),
+        **score_images(best, data["x_test"], data["y_test"], seed),
+        **_judge(data, samples, classes),
     }
 
 
-def _judged(found: dict[str, Tensor], drawn: Tensor, asked: Tensor) -> Record:
-    """Whether a classifier of real images sees what was asked for, and how far images are from those of training."""
+def _load_digits() -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array) for name, array in digits().items()}
+
+
+def _judge(data: dict[str, Tensor], samples: Tensor, classes: Tensor) -> Record:
+    """Agreement of a classifier of real images with the classes of samples, and distances to training images."""
     from sklearn.neighbors import KNeighborsClassifier
 
-    rows = {name: found[name].flatten(1).numpy() for name in ("x_train", "x_test")}
-    judge = KNeighborsClassifier(NEIGHBOURS).fit(rows["x_train"], found["y_train"].numpy())
-    new = drawn.flatten(1).numpy()
-    far = {name: judge.kneighbors(x, 1)[0][:, 0] for name, x in (("new", new), ("test", rows["x_test"]))}
+    rows = {name: data[name].flatten(1).numpy() for name in ("x_train", "x_test")}
+    classifier = KNeighborsClassifier(N_NEIGHBOURS).fit(rows["x_train"], data["y_train"].numpy())
+    new = samples.flatten(1).numpy()
+    distances = {name: classifier.kneighbors(x, 1)[0][:, 0] for name, x in (("new", new), ("test", rows["x_test"]))}
     return {
-        "recognised": float((judge.predict(new) == asked.numpy()).mean()),
-        "test_recognised": float((judge.predict(rows["x_test"]) == found["y_test"].numpy()).mean()),
-        "distance": float(np.median(far["new"])),
-        "test_distance": float(np.median(far["test"])),
-        "copies": int((far["new"] == 0).sum()),
+        "recognised": float((classifier.predict(new) == classes.numpy()).mean()),
+        "test_recognised": float((classifier.predict(rows["x_test"]) == data["y_test"].numpy()).mean()),
+        "distance": float(np.median(distances["new"])),
+        "test_distance": float(np.median(distances["test"])),
+        "copies": int((distances["new"] == 0).sum()),
     }
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
 
 
-def _report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
+def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     rows, pictures = [], {}
     if record := records.get("digits"):
-        _grids(folder / "digits.png", "Digits by class", _by_class(record["drawn"]), _drawn(folder, "digits"), CLASSES)
-        pictures["digits.png"] = "Digits of 8x8 pixels, a column for each class: of the data, and new ones."
-        rows.append(["ELF, by class", "Digits", record["source"], bits(record), str(record["drawn"])])
+        real, new = _digits_by_class(record["n_samples"]), _load_samples(folder, "digits")
+        _draw_grids(folder / "digits.png", "Digits by class", real, new, N_CLASSES)
+        pictures["digits.png"] = "Digits of 8x8 pixels, one column for each class: real ones and samples."
+        rows.append(["ELF, by class", "Digits", record["source"], format_bits(record), str(record["n_samples"])])
     if record := records.get("mnist"):
-        test = _test_images(plan, "mnist", _image_data.find(plan, "mnist"), record["drawn"])
-        _grids(folder / "mnist.png", "MNIST", test, _drawn(folder, "mnist"))
-        pictures["mnist.png"] = f"MNIST: test images if they are here, and new ones of {record['source']}."
-        rows.append(["ELF", "MNIST", record["source"], "", str(record["drawn"])])
-    for key, record in _siblings(plan, folder).items():
-        new = _drawn(folder.parent / "images", key)
-        data, system = DATASETS[record["dataset"]].title, NAMES[record["system"]]
+        test = _load_test_images(plan, "mnist", find_images(plan, "mnist"), record["n_samples"])
+        _draw_grids(folder / "mnist.png", "MNIST", test, _load_samples(folder, "mnist"))
+        pictures["mnist.png"] = f"MNIST: test images, if available, and samples of {record['source']}."
+        rows.append(["ELF", "MNIST", record["source"], "", str(record["n_samples"])])
+    for key, record in _read_image_records(plan, folder).items():
+        new = _load_samples(folder.parent / "images", key)
+        data, system = DATASETS[record["dataset"]].title, SYSTEMS[record["system"]]
         source = f"the model of `images` after {record['steps']:,} steps, {record['dequantization']} dequantisation"
-        test = _test_images(plan, record["dataset"], record["file"], len(new[0]))
-        _grids(folder / f"images-{key}.png", f"{data}, {system}, {record['dequantization']}", test, new)
-        pictures[f"images-{key}.png"] = f"{data}: test images if they are here, and new ones of {source}; {system}."
-        rows.append([system, data, source, bits(record), str(len(new[0]))])
-    note = "Bits per dimension are those of test images. The paper's samples are pictures, and have no figures."
-    table = Table("Which models drew them", ["system", "data", "model", "bits/dim", "images drawn"], rows, note)
-    return Report(_said(records["digits"]) if "digits" in records else "", [table], pictures)
+        test = _load_test_images(plan, record["dataset"], record["file"], len(new[0]))
+        _draw_grids(folder / f"images-{key}.png", f"{data}, {system}, {record['dequantization']}", test, new)
+        pictures[f"images-{key}.png"] = f"{data}, {system}: test images, if available, and samples of {source}."
+        rows.append([system, data, source, format_bits(record), str(len(new[0]))])
+    note = "Bits per dimension are those of test images. The paper shows samples as pictures, without figures."
+    table = Table("Models", ["system", "data", "model", "bits/dim", "samples"], rows, note)
+    return Report(_describe(records["digits"]) if "digits" in records else "", [table], pictures)
 
 
-def _said(record: Record) -> str:
+def _describe(record: Record) -> str:
     return (
-        f"The model of digits by class ({record['source']}) has {bits(record)} bits per dimension of test images. A "
-        f"classifier by {NEIGHBOURS} nearest neighbours, which has only seen real digits, finds the class that was "
-        f"asked for on {record['recognised']:.0%} of the {record['drawn']} new images; on real test images it finds "
-        f"theirs on {record['test_recognised']:.0%}. The median distance to the nearest image of training is "
-        f"{record['distance']:.1f} for new images and {record['test_distance']:.1f} for test images; "
-        f"{record['copies']} of the new images are copies of one of them."
+        f"The model of digits by class ({record['source']}) has {format_bits(record)} bits per dimension of test "
+        f"images. A classifier by {N_NEIGHBOURS} nearest neighbours, trained on real digits, recognises the requested "
+        f"class in {record['recognised']:.0%} of the {record['n_samples']} samples, and the true class in "
+        f"{record['test_recognised']:.0%} of the real test images. The median distance to the nearest training image "
+        f"is {record['distance']:.1f} for samples and {record['test_distance']:.1f} for test images; "
+        f"{record['copies']} of the samples are copies of a training image."
     )
 
 
-def _drawn(folder: Path, key: str) -> tuple[Tensor, int]:
-    """Images that a job has drawn, and how many levels they have."""
-    with np.load(folder / "jobs" / key / SAMPLES_FILE, allow_pickle=False) as found:
-        return torch.from_numpy(found["x"]), int(found["levels"])
+def _load_samples(folder: Path, key: str) -> tuple[Tensor, int]:
+    """The images that a job has sampled, and the number of levels of their pixels."""
+    with np.load(folder / "jobs" / key / SAMPLES_FILE, allow_pickle=False) as file:
+        return torch.from_numpy(file["x"]), int(file["levels"])
 
 
-def _siblings(plan: Plan, folder: Path) -> dict[str, Record]:
-    """The records of `images`, of the same plan and output folder, whose models have drawn images, by their keys."""
-    found = {}
+def _read_image_records(plan: Plan, folder: Path) -> dict[str, Record]:
+    """Records of the experiment `images` with samples, of the same plan and output folder, by job key."""
+    records = {}
     for path in sorted((folder.parent / "images" / "jobs").glob(f"*/{SAMPLES_FILE}")):
-        try:
-            kept = json.loads((path.parent / "record.json").read_text())
-            same = all(kept["settings"][name] == getattr(plan, name) for name in ("scale", "seed", "effort"))
-            if same and "dataset" in kept["record"]:
-                found[path.parent.name] = kept["record"]
-        except (OSError, ValueError, KeyError, TypeError):  # a job that has not come to its end
-            continue
-    return found
+        kept = read_json(path.parent / "record.json") or {}  # None for a job that has not finished
+        settings, record = kept.get("settings", {}), kept.get("record", {})
+        is_same = all(settings.get(name) == getattr(plan, name) for name in ("scale", "seed", "effort"))
+        if is_same and "dataset" in record:
+            records[path.parent.name] = record
+    return records
 
 
-def _by_class(count: int) -> Tensor:
-    """So many real digits, one of each class after the other."""
-    found = {name: torch.from_numpy(array) for name, array in digits().items()}
-    of_each = [spread(found["x_train"][found["y_train"] == c], count // CLASSES) for c in range(CLASSES)]
-    return torch.stack(of_each, dim=1).flatten(0, 1)
+def _digits_by_class(count: int) -> Tensor:
+    """Real digits, the classes in turn."""
+    data = _load_digits()
+    by_class = [spread(data["x_train"][data["y_train"] == c], count // N_CLASSES) for c in range(N_CLASSES)]
+    return torch.stack(by_class, dim=1).flatten(0, 1)
 
 
-def _test_images(plan: Plan, name: str, file: str | None, count: int) -> Tensor | None:
-    """Test images of a data set, if it is there."""
+def _load_test_images(plan: Plan, name: str, file: str | None, count: int) -> Tensor | None:
+    """Test images of a data set, or None if it is not available."""
     if file is None and name != "digits":
         return None
     try:
-        return spread(_image_data.images(plan, name, file)[1], count)
+        return spread(load_images(plan, name, file)[1], count)
     except FileNotFoundError:
         return None
 
 
-def _grids(path: Path, title: str, real: Tensor | None, new: tuple[Tensor, int], columns: int = 0) -> None:
-    """Real images, where there are any, beside new ones."""
-    plt = _figure.pyplot()
+def _draw_grids(path: Path, title: str, real: Tensor | None, new: tuple[Tensor, int], columns: int = 0) -> None:
+    """Draws real images, if there are any, beside samples."""
     images, levels = new
-    columns = columns or _columns(len(images))
-    parts = {"Real": real, "New": images}
+    columns = columns or _choose_columns(len(images))
+    parts = {"Real": real, "Sampled": images}
     pictures = {heading: grid(some, columns, levels) for heading, some in parts.items() if some is not None}
-    high, wide = pictures["New"].shape[:2]
-    with plt.rc_context(_figure.STYLE):
-        size = (4.5 * len(pictures), 0.75 + 4.4 * high / wide)
-        figure, axes = plt.subplots(1, len(pictures), figsize=size, layout="constrained", squeeze=False)
+    height, width = pictures["Sampled"].shape[:2]
+    size = (4.5 * len(pictures), 0.75 + 4.4 * height / width)
+    with draw_figure(path, columns=len(pictures), figsize=size) as (figure, axes):
         for place, (heading, picture) in zip(axes[0], pictures.items(), strict=True):
-            _show(place, picture, heading)
+            _draw_picture(place, picture, heading)
         figure.get_layout_engine().set(wspace=0.04)
         figure.suptitle(title, fontsize=11)
-        _figure.save(figure, path)
-        plt.close(figure)
 
 
-def _columns(count: int) -> int:
-    """So many that rows are full, if that can be, and there are rather more columns than rows."""
+def _choose_columns(count: int) -> int:
+    """A number of columns that fills all rows, if possible, with at least as many columns as rows."""
     fitting = [columns for columns in range(4, 11) if count % columns == 0 and columns * columns >= count]
     return fitting[0] if fitting else 8
 
 
-def _show(place: Axes, picture: Any, heading: str) -> None:
+def _draw_picture(place: Axes, picture: Any, heading: str) -> None:
     colors: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 255} if picture.ndim == 2 else {}
     place.imshow(picture, interpolation="nearest", **colors)
     place.set_title(heading)
     place.axis("off")
 
 
-def _missing(plan: Plan) -> list[str]:
-    if given(plan) is not None:
+def missing(plan: Plan) -> list[str]:
+    if find_model(plan) is not None:
         return []
-    return [f"images of MNIST are drawn by the models of the experiment images, or by {MODEL} in the folder of --data"]
+    return [f"{describe_missing('A model of MNIST', MODEL)}; samples of the experiment images are shown without it"]
 
 
-EXPERIMENTS = {
-    "samples": Experiment("samples", "New images", _jobs, _work, _report, _missing),
-}
+EXPERIMENT = Experiment("samples", "Sampled images", jobs, work, report, missing)

@@ -1,39 +1,43 @@
-"""The paper's two toys: ELF and its peers at about equal parameters, by one protocol, beside the entropy bound."""
+"""The paper's two toy distributions: ELF and the compared systems with about the same number of parameters.
+
+All models are trained by one protocol and compared with the entropy bound.
+"""
 
 from __future__ import annotations
 
-import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from elflow._files import replacing
 from elflow.datasets import toy
 from elflow.flows import ELF
-from elflow.training import train
 from experiments.framework.experiment import Experiment, Job, Plan, Record
-from experiments.framework.measure import interleaved
+from experiments.framework.measure import count_parameters, median_times, sample_mean_and_error
+from experiments.framework.training import fit_batches
 from experiments.paper._toy_report import report
-from experiments.systems import PEERS, available, build
+from experiments.systems import SYSTEMS, available, build
 
-__all__ = ["EXPERIMENTS", "SETTINGS", "Fit", "Setting", "evaluate", "fit"]
+__all__ = ["CHECKERBOARD", "EIGHT_GAUSSIANS", "SETTINGS", "Fit", "Setting", "evaluate", "fit_toy", "make_step"]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A flow, and how to train it: by default the paper's protocol for its toys."""
+    """A flow and its training settings: by default the paper's protocol for its toys."""
 
     flow: dict[str, Any]
-    rate: float = 3e-3
-    decay: float = 0.999
-    batch: int = 128
+    learning_rate: float = 3e-3
+    ema_decay: float = 0.999
+    batch_size: int = 128
     parameters: int = 250_000
-    """About as many as a peer is to have."""
+    """Approximate number of parameters of the compared systems."""
 
 
 SETTINGS = {
@@ -42,179 +46,174 @@ SETTINGS = {
         {"transforms": 5, "units": 64, "hidden_features": (160,) * 4, "bound": 0.95}, parameters=500_000
     ),
 }
-"""What the paper's two toys are fitted with: about 250 and 500 thousand parameters."""
+"""Settings of ELF for the toys: about 250 and 500 thousand parameters."""
 STEPS = {"eight-gaussians": 2_000, "checkerboard": 1_500}
-"""Training steps at the scale of CPUs; the paper's are 10,000."""
+"""Training steps at the scale of CPUs."""
 PAPER_STEPS = 10_000
-SEEDS = 3
+N_SEEDS = 3
 SLOW = {"cnf": 0.05, "cpflow": 0.5, "residual": 0.5, "unaf": 0.25, "planar": 1.0, "radial": 1.0}
-"""The share of the steps that slow peers have at the scale of CPUs, and one seed only."""
-RATES = {"bnaf": 1e-2}
-"""The rates of peers that want another one than ELF's."""
+"""Share of the steps that slow systems have at the scale of CPUs, where they have one seed only."""
+LEARNING_RATES = {"bnaf": 1e-2}
+"""Learning rates of systems that need another one than ELF's."""
 TEST_POINTS = 100_000
-"""How many fresh points decide about a gap; models that are slow to evaluate have a twentieth."""
+"""Number of test points; models that are slow to evaluate have a twentieth."""
 GRID = 160
-"""Points of a density's picture, in each direction."""
+"""Number of points of a density plot in each direction."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted flow, with averaged weights, and how good it is."""
+    """A fitted flow with averaged weights, and its quality."""
 
     flow: nn.Module = field(repr=False)
-    loss: list[float] = field(repr=False)
-    """Minus the mean log-density of each batch."""
-    clock: list[float] = field(repr=False)
-    """The seconds after each step."""
+    curve: dict[str, list[float]] = field(repr=False)
+    """Steps, seconds and losses: minus the mean log-density of the batches of each round."""
     gap: float
-    """By how much the mean log-density is below the best possible, in nats."""
+    """Difference between the best possible mean log-density and that of the flow, in nats."""
     error: float
-    """The standard error of the gap."""
+    """Standard error of the gap over test points."""
     parameters: int
-
-    @property
-    def seconds(self) -> float:
-        """How long the training took."""
-        return self.clock[-1]
+    seconds: float
+    """Duration of the training."""
 
 
-def fit(
-    flow: nn.Module, distribution: toy.Toy, setting: Setting, steps: int = 10_000, points: int = TEST_POINTS
+def fit_toy(
+    flow: nn.Module,
+    distribution: toy.Toy,
+    setting: Setting,
+    steps: int = PAPER_STEPS,
+    points: int = TEST_POINTS,
+    seed: int = 0,
+    device: str = "cpu",
 ) -> Fit:
-    """Fits a flow to a toy distribution, in steps of which every quarter halves the rate.
+    """Fits a flow to a toy distribution, and evaluates it.
 
     Example:
         >>> flow = ELF(features=2, transforms=1, units=8, hidden_features=(16,))
-        >>> result = fit(flow, toy.Moons(), SETTINGS["eight-gaussians"], steps=20, points=1000)
+        >>> result = fit_toy(flow, toy.Moons(), SETTINGS["eight-gaussians"], steps=20, points=1000)
         >>> result.gap > 0
         True
     """
-    clock: list[float] = []
-    device = next(flow.parameters()).device
-    start = time.perf_counter()
-    fitted, history = train(
+    fitted, training = fit_batches(
         flow,
-        lambda: distribution.sample((setting.batch,)).to(device),
-        steps=steps,
-        rate=setting.rate,
-        halve_every=max(1, steps // 4),
-        decay=setting.decay,
-        progress=lambda step, loss: clock.append(time.perf_counter() - start),
+        lambda: distribution.sample((setting.batch_size,)),
+        steps,
+        setting.learning_rate,
+        setting.ema_decay,
+        seed=seed,
+        device=device,
     )
+    curve = {
+        "step": [float(entry["step"]) for entry in training.history],
+        "seconds": [round(entry["seconds"], 3) for entry in training.history],
+        "loss": [round(-entry["training"], 5) for entry in training.history],
+    }
     gap, error = evaluate(fitted, distribution, points)
-    return Fit(fitted, history.loss, clock, gap, error, sum(p.numel() for p in flow.parameters()))
+    return Fit(fitted, curve, gap, error, count_parameters(flow), training.seconds)
 
 
 @torch.no_grad()
 def evaluate(flow: nn.Module, distribution: toy.Toy, points: int = TEST_POINTS) -> tuple[float, float]:
     """The gap to the best possible mean log-density on fresh points, and its standard error, in nats."""
     x = distribution.sample((points,))
-    difference = distribution.log_prob(x) - _log_prob(flow, x)
-    return difference.mean().item(), difference.std().item() / math.sqrt(points)
+    return sample_mean_and_error(distribution.log_prob(x) - _log_prob(flow, x))
 
 
-def _log_prob(flow: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """In blocks, for the peers that take much memory."""
+def _log_prob(flow: nn.Module, x: Tensor) -> Tensor:
+    """Log-densities, computed in blocks: some systems need much memory."""
     device = next(flow.parameters()).device
     return torch.cat([flow().log_prob(some.to(device)).detach().double().cpu() for some in x.split(10_000)])
 
 
-def _model(toy_name: str, model: str) -> nn.Module:
+def _make_model(toy_name: str, model: str) -> nn.Module:
     setting = SETTINGS[toy_name]
     if model == "elf":
         return ELF(features=2, **setting.flow)
     return build(model, features=2, transforms=setting.flow["transforms"], parameters=setting.parameters)
 
 
-def _jobs(toy_name: str, plan: Plan) -> list[Job]:
+def jobs(toy_name: str, plan: Plan) -> list[Job]:
     setting = SETTINGS[toy_name]
     steps = STEPS[toy_name] if plan.scale == "cpu" else PAPER_STEPS
     jobs = []
-    models = ["elf", *(name for name in PEERS if available(name))]
+    models = ["elf", *(name for name in SYSTEMS if available(name))]
     for model in models:
-        slow = model in SLOW and plan.scale == "cpu"
-        share = SLOW[model] if slow else 1.0
-        for number, seed in enumerate(plan.seeds(SEEDS)[: 1 if slow else SEEDS]):
-            settings = {"toy": toy_name, "model": model, "steps": plan.steps(round(share * steps))}
+        is_slow = model in SLOW and plan.scale == "cpu"
+        share = SLOW[model] if is_slow else 1.0
+        for number, seed in enumerate(plan.seeds(N_SEEDS)[: 1 if is_slow else N_SEEDS]):
+            settings = {"toy": toy_name, "model": model, "steps": plan.scaled(round(share * steps))}
             settings |= {"seed": seed, "device": plan.device}
-            settings |= {"setting": asdict(replace(setting, rate=RATES.get(model, setting.rate)))}
+            learning_rate = LEARNING_RATES.get(model, setting.learning_rate)
+            settings |= {"setting": asdict(replace(setting, learning_rate=learning_rate))}
             jobs.append(Job(f"{model}-{number}", settings))
     speed = {"toy": toy_name, "models": models, "setting": asdict(setting), "seconds": 60 * min(1.0, plan.effort)}
-    return [*sorted(jobs, key=lambda job: job.settings["model"] != "cnf"), Job("speed", speed)]  # the longest first
+    longest_first = sorted(jobs, key=lambda job: job.settings["model"] != "cnf")
+    return [*longest_first, Job("speed", speed, exclusive=True)]
 
 
-def _work(plan: Plan, settings: Record, folder: Path) -> Record:
+def work(plan: Plan, settings: Record, folder: Path) -> Record:
     if "models" in settings:
-        return _speed(settings)
-    torch.manual_seed(settings["seed"])
-    name, model = settings["toy"], settings["model"]
+        return _measure_speed(settings)
+    name, model, seed = settings["toy"], settings["model"], settings["seed"]
+    torch.manual_seed(seed)
     distribution = toy.DISTRIBUTIONS[name]()
-    flow = _model(name, model).to(settings["device"])
+    flow = _make_model(name, model).to(settings["device"])
     points = TEST_POINTS if SLOW.get(model, 1.0) == 1 else TEST_POINTS // 20
-    result = fit(flow, distribution, Setting(**settings["setting"]), settings["steps"], points)
+    setting = Setting(**settings["setting"])
+    result = fit_toy(flow, distribution, setting, settings["steps"], points, seed, settings["device"])
     extent = float(distribution.extent)
     axis = torch.linspace(-extent, extent, GRID)
     density = _log_prob(result.flow, torch.cartesian_prod(axis, axis)).exp().reshape(GRID, GRID)
     with replacing(folder / "density.npz") as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, axis=axis.numpy(), density=density.float().numpy())
     record = {"model": model, "gap": result.gap, "error": result.error, "parameters": result.parameters}
-    record |= {"steps": settings["steps"], "training": result.seconds, "curve": _curve(result)}
-    if model == "elf" or PEERS[model].samples:
-        record["sampling"] = _sampling(result.flow)
+    record |= {"steps": settings["steps"], "training": result.seconds, "curve": result.curve}
+    if model == "elf" or SYSTEMS[model].samples:
+        record["sampling"] = _time_sampling(result.flow)
     return record
 
 
-def _curve(result: Fit, points: int = 100) -> dict[str, list[float]]:
-    """The loss over steps and seconds, each point the mean of the batches since the one before."""
-    window = max(1, len(result.loss) // points)
-    whole = len(result.loss) // window * window
-    loss = np.array(result.loss[:whole]).reshape(-1, window).mean(1)
-    return {
-        "step": [float(step) for step in range(window, whole + 1, window)],
-        "seconds": [round(value, 3) for value in result.clock[window - 1 : whole : window]],
-        "loss": [round(float(value), 5) for value in loss],
-    }
-
-
-def _sampling(flow: nn.Module, count: int = 1_000) -> float:
-    """Seconds for a sample of so many points, the shorter of two."""
+@torch.no_grad()
+def _time_sampling(flow: nn.Module, count: int = 1_000) -> float:
+    """Seconds for a sample of `count` points, the shorter of two."""
     times = []
     for _ in range(2):
         start = time.perf_counter()
-        with torch.no_grad():
-            flow().sample((count,))
+        flow().sample((count,))
         times.append(time.perf_counter() - start)
     return min(times)
 
 
-def _speed(settings: Record) -> Record:
-    """The seconds of a training step and of the density of a thousand points, all models by turns."""
+def _measure_speed(settings: Record) -> Record:
+    """Seconds of a training step and of the density of a thousand points, all models in turn."""
     setting = SETTINGS[settings["toy"]]
     x = toy.DISTRIBUTIONS[settings["toy"]]().sample((1_000,))
     steps, densities = {}, {}
     for model in settings["models"]:
-        flow = _model(settings["toy"], model)
-        optimizer = torch.optim.Adam(flow.parameters(), fused=True)
-        steps[model] = _stepping(flow, optimizer, x[: setting.batch])
-        densities[model] = _scoring(_model(settings["toy"], model), x)
-    step = interleaved(steps, settings["seconds"] / 2)
-    return {"step": step, "density": interleaved(densities, settings["seconds"] / 2)}
+        steps[model] = make_step(_make_model(settings["toy"], model), x[: setting.batch_size])
+        densities[model] = _make_score(_make_model(settings["toy"], model), x)
+    step = median_times(steps, settings["seconds"] / 2)
+    return {"step": step, "density": median_times(densities, settings["seconds"] / 2)}
 
 
-def _stepping(flow: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> Any:
+def make_step(flow: nn.Module, x: Tensor, learning_rate: float = 1e-3) -> Callable[[], None]:
+    """A function that takes a training step: forward, backward, clipping and Adam."""
+    optimizer = torch.optim.Adam(flow.parameters(), learning_rate, fused=True)
+
     def step() -> None:
         optimizer.zero_grad()
         loss = -flow().log_prob(x).mean()
         loss.backward()
+        nn.utils.clip_grad_norm_(flow.parameters(), 1.0)
         optimizer.step()
 
     return step
 
 
-def _scoring(flow: nn.Module, x: torch.Tensor) -> Any:
+def _make_score(flow: nn.Module, x: Tensor) -> Callable[[], None]:
     flow.train()
     with torch.no_grad():
-        flow().log_prob(x)  # ActNorms take their start from it
+        flow().log_prob(x)  # initialises ActNorms
     flow.eval()
 
     @torch.no_grad()
@@ -224,23 +223,14 @@ def _scoring(flow: nn.Module, x: torch.Tensor) -> Any:
     return score
 
 
-def _experiment(name: str, title: str) -> Experiment:
-    return Experiment(
-        name,
-        title,
-        jobs=lambda plan: _jobs(name, plan),
-        work=_work,
-        report=lambda plan, records, folder: report(name, plan, records, folder),
-        missing=_missing,
-    )
+def missing(plan: Plan) -> list[str]:
+    absent = [system.title for name, system in SYSTEMS.items() if not available(name)]
+    return [f"no {', '.join(absent)} without normflows: pip install 'elflow[experiments]' in a checkout"] if absent else []
 
 
-def _missing(plan: Plan) -> list[str]:
-    absent = [peer.title for name, peer in PEERS.items() if not available(name)]
-    return [f"without normflows there is no {', '.join(absent)}: pip install 'elflow[reproduce]'"] if absent else []
+def _make_experiment(name: str, title: str) -> Experiment:
+    return Experiment(name, title, partial(jobs, name), work, partial(report, name), missing)
 
 
-EXPERIMENTS = {
-    "eight-gaussians": _experiment("eight-gaussians", "Eight Gaussians: one flow, about 250 thousand parameters"),
-    "checkerboard": _experiment("checkerboard", "Checkerboard: five flows, about 500 thousand parameters"),
-}
+EIGHT_GAUSSIANS = _make_experiment("eight-gaussians", "Eight Gaussians: one flow, about 250 thousand parameters")
+CHECKERBOARD = _make_experiment("checkerboard", "Checkerboard: five flows, about 500 thousand parameters")

@@ -1,4 +1,4 @@
-"""The columns of a pandas DataFrame in a pickle, of this pandas or an old one, without running anything."""
+"""Columns of a pickled pandas DataFrame of any version, read without running code from the pickle."""
 
 from __future__ import annotations
 
@@ -10,49 +10,51 @@ from typing import Any
 
 import numpy as np
 
-from elflow.io._sources import listed
-from elflow.io.archives import _Inert, _InertUnpickler, readable
+from elflow._checks import join_names
+from elflow.io.archives import Inert, InertUnpickler, reading
 
-MOST_COLUMNS = 100_000
-"""An Index without names that is longer than this is refused before it is written out."""
+__all__ = ["read_frame"]
+
+MAX_COLUMNS = 100_000
+"""A longer Index without names is refused: its names would fill the memory."""
 
 
-class _Still(_Inert):
-    """Inert, and it may be made without arguments."""
+class _Still(Inert):
+    """An inert object that may be created without arguments."""
 
     args: tuple[Any, ...] = ()
 
 
 class _Frame(_Still):
-    """A DataFrame: its state holds the manager of its blocks."""
+    """A DataFrame, with the manager of its blocks in its state."""
 
 
 class _Manager(_Still):
-    """Blocks and axes, as arguments or, before pandas 1.3, in its state."""
+    """Blocks and axes: the arguments, or the state before pandas 1.3."""
 
 
 class _Block(_Still):
-    """Columns of one type: values, one column in each row, and the places of these columns."""
+    """Columns of one type: their values `(columns, N)` and their positions."""
 
 
 class _Index(_Still):
-    """The names along an axis: their class, and what they are made from."""
+    """Names along an axis: a class and its arguments."""
 
 
 class _ArrowTexts(_Still):
-    """Texts of pyarrow, as pandas 3 keeps names."""
+    """Names as pyarrow strings, as in pandas 3."""
 
 
 class _Texts(_Still):
-    """Texts of NumPy, as pandas 3 keeps names where there is no pyarrow."""
+    """Names as NumPy strings, as in pandas 3 without pyarrow."""
 
 
 class _ArrowArray(_Still):
-    """One array of pyarrow: its only argument holds its type, length, nulls, offset and buffers."""
+    """An array of pyarrow. Its only argument is a tuple of type, length, nulls, offset and buffers."""
 
 
 class _ArrowChunks(_Still):
-    """Several of them, one after the other."""
+    """A chunked array of pyarrow."""
 
 
 class _Slice(_Still):
@@ -60,14 +62,14 @@ class _Slice(_Still):
 
 
 class _Wrapped(_Still):
-    """What does nothing but hold bytes: a bytearray, or a buffer of pyarrow."""
+    """A container of bytes: a bytearray or a buffer of pyarrow."""
 
 
 class _FromBuffer(_Still):
-    """An array as protocol 5 has it: bytes, dtype, shape and order."""
+    """An array in pickle protocol 5: bytes, dtype, shape and order."""
 
 
-PANDAS: dict[str, type[_Inert]] = {
+PANDAS: dict[str, type[Inert]] = {
     "DataFrame": _Frame,
     "BlockManager": _Manager,
     "_unpickle_block": _Block,
@@ -78,8 +80,8 @@ PANDAS: dict[str, type[_Inert]] = {
     **dict.fromkeys(["Index", "RangeIndex", "Int64Index", "UInt64Index", "Float64Index"], _Still),
     **dict.fromkeys(["StringDtype", "StringArray", "StringArrayNumpySemantics", "NA"], _Still),
 }
-"""Of pandas, in whichever of its modules: they have moved from version to version."""
-OTHERS: dict[tuple[str, str], type[_Inert]] = {
+"""Classes and functions of pandas in any of its modules, which differ between versions."""
+OTHERS: dict[tuple[str, str], type[Inert]] = {
     ("pyarrow.lib", "_restore_array"): _ArrowArray,
     ("pyarrow.lib", "chunked_array"): _ArrowChunks,
     ("pyarrow.lib", "py_buffer"): _Wrapped,
@@ -91,8 +93,8 @@ OTHERS: dict[tuple[str, str], type[_Inert]] = {
 }
 
 
-class _FrameUnpickler(_InertUnpickler):
-    """Reads what a DataFrame of numbers consists of: no name leads out of this file and that of its base."""
+class _FrameUnpickler(InertUnpickler):
+    """Unpickler for DataFrames of numbers. Every name resolves to an inert class of this module or of its base."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.partition(".")[0] == "pandas" and name in PANDAS:
@@ -101,8 +103,17 @@ class _FrameUnpickler(_InertUnpickler):
 
 
 def read_frame(path: Path) -> dict[str, np.ndarray]:
-    """The columns `(N,)` of a pickled DataFrame by name, in their order: numbers, in the memory of the file's bytes."""
-    with path.open("rb") as stream, readable(path):
+    """Reads the columns `(N,)` of a pickled DataFrame of numbers, by name and in order.
+
+    Example:
+        >>> import pandas, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "frame.pickle")
+        ...     pandas.DataFrame({"a": [1.0, 2.0]}).to_pickle(path)
+        ...     read_frame(path)
+        {'a': array([1., 2.])}
+    """
+    with path.open("rb") as stream, reading(path):
         frame = _FrameUnpickler(stream, encoding="bytes").load()
         if not isinstance(frame, _Frame):
             raise ValueError(f"it must hold a pandas DataFrame, got {_kind(frame)}")
@@ -117,27 +128,27 @@ def _columns(frame: _Frame) -> dict[str, np.ndarray]:
     if manager.args:
         blocks, axes = manager.args
         pairs = [block.args[:2] for block in blocks]
-    else:  # three older layouts come first, and the dictionary says the version of pandas that brought this one
+    else:  # after three older layouts, a dictionary by the pandas version that introduced the layout
         newest = _by_text(_by_text(manager.state[3])["0.14.1"])
         axes = newest["axes"]
         pairs = [(block["values"], block["mgr_locs"]) for block in map(_by_text, newest["blocks"])]
     names = _names(axes[0])
-    found: dict[int, np.ndarray] = {}
+    columns: dict[int, np.ndarray] = {}
     for values, places in pairs:
         where = range(len(names))[slice(*places.args)] if isinstance(places, _Slice) else _array(places).tolist()
-        found.update(zip(where, _array(values), strict=True))
-    if len(set(names)) != len(names) or sorted(found) != list(range(len(names))):
-        raise ValueError(f"it must have one column for each name, got {len(found)} for {listed(names)}")
-    return {name: found[i] for i, name in enumerate(names)}
+        columns.update(zip(where, _array(values), strict=True))
+    if len(set(names)) != len(names) or sorted(columns) != list(range(len(names))):
+        raise ValueError(f"it must have one column for each name, got {len(columns)} for {join_names(names)}")
+    return {name: columns[i] for i, name in enumerate(names)}
 
 
 def _kind(value: Any) -> str:
-    """What something is, for an error."""
-    return "an array" if type(value) in (_Inert, _FromBuffer) else type(value).__name__.lstrip("_")
+    """The kind of an object, for an error message."""
+    return "an array" if type(value) in (Inert, _FromBuffer) else type(value).__name__.lstrip("_")
 
 
 def _by_text(parts: Mapping[str | bytes, Any]) -> dict[str, Any]:
-    """A dictionary whose keys were texts of Python 2, or are texts."""
+    """A dictionary with string keys: Python 2 wrote them as bytes."""
     return {_text(key): value for key, value in parts.items()}
 
 
@@ -153,35 +164,35 @@ def _bytes(value: Any) -> bytes | bytearray:
     return value
 
 
-def _parts_of_array(inert: _Inert) -> tuple[str, Any, Any, bool]:
-    """The dtype, what the values are read from, the shape, and whether columns come first."""
+def _parts_of_array(inert: Inert) -> tuple[str, Any, Any, bool]:
+    """The dtype, the data, the shape, and whether the order is that of Fortran."""
     if isinstance(inert, _FromBuffer):
         data, dtype, shape, order = inert.args
         by_column = order == "F"
-    elif type(inert) is not _Inert:
+    elif type(inert) is not Inert:
         raise ValueError(f"its columns must be of numbers, got {_kind(inert)}")
     else:
         _, shape, dtype, by_column, data = inert.state
     return _text(dtype.state[1]) + _text(dtype.args[0]), data, shape, by_column
 
 
-def _array(inert: _Inert) -> np.ndarray:
-    """The numbers that a pickle has described."""
+def _array(inert: Inert) -> np.ndarray:
+    """The array of numbers that a pickle describes."""
     kind, data, shape, by_column = _parts_of_array(inert)
     if not re.fullmatch(r"[<>|][fiu][1248]", kind):
         raise ValueError(f"its columns must be of numbers, got {kind!r}")
     return np.frombuffer(_bytes(data), kind).reshape(shape, order="F" if by_column else "C")
 
 
-def _names(index: _Inert) -> list[str]:
+def _names(index: Inert) -> list[str]:
     """The names along an axis."""
     if not isinstance(index, _Index):
         raise ValueError(f"its columns must have an Index, got {_kind(index)}")
     parts = _by_text(index.args[1])
     if "data" not in parts:
         places = range(parts["start"], parts["stop"], parts["step"])
-        if len(places) > MOST_COLUMNS:
-            raise ValueError(f"it must have at most {MOST_COLUMNS:,} columns, got an Index of {len(places):,}")
+        if len(places) > MAX_COLUMNS:
+            raise ValueError(f"it must have at most {MAX_COLUMNS:,} columns, got an Index of {len(places):,}")
         return [str(i) for i in places]
     data = parts["data"]
     if isinstance(data, _ArrowTexts):
@@ -198,7 +209,7 @@ def _objects(items: Any) -> Iterable[str | bytes]:
     return items
 
 
-def _arrow_texts(array: _Inert) -> list[str]:
+def _arrow_texts(array: Inert) -> list[str]:
     if isinstance(array, _ArrowChunks):
         return [name for chunk in array.args[0] for name in _arrow_texts(chunk)]
     kind, length, nulls, offset, (_, places, texts), *_ = array.args[0]

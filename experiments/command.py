@@ -1,0 +1,212 @@
+"""The command line of the experiments: `python -m experiments`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from experiments.framework.experiment import SCALES, Experiment, Group, Plan, Report, Table
+from experiments.framework.files import read_json
+from experiments.framework.page import has_words, is_ours, is_published, render_table
+from experiments.framework.runner import run
+from experiments.registry import GROUPS
+from experiments.results import keep_result, read_result
+
+__all__ = ["main"]
+
+EVERY = "all"
+DEFAULT_PROCESSES = min(2, os.cpu_count() or 1)
+DEFAULT_OUTPUT = Path("runs")
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command and returns its exit code: 0, 1 after failed jobs, 2 for wrong arguments, 130 after Ctrl-C.
+
+    Example:
+        >>> main(["bench", "sines"])
+        2
+    """
+    try:
+        options = _parser().parse_args(arguments)
+        code: int = options.function(options)
+        return code
+    except KeyboardInterrupt:
+        _log("interrupted: run the same command again to resume")
+        return 130
+    except (ValueError, OSError, ImportError) as error:
+        _log(f"error: {' '.join(str(error).split())}")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m experiments", description="Run the paper's experiments and the benchmarks.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    for group in GROUPS.values():
+        command = commands.add_parser(
+            group.name,
+            help=f"run experiments of the group {group.name}",
+            description=f"{group.title}: {', '.join(group.members)}. A run that was interrupted resumes when the same "
+            "command is given again; failed jobs are repeated.",
+        )
+        command.set_defaults(function=_run, group=group)
+        command.add_argument("names", nargs="+", metavar="NAME", help=f"names of experiments, or {EVERY}")
+        command.add_argument(
+            "--data",
+            type=Path,
+            default=os.environ.get("ELFLOW_DATA"),
+            metavar="FOLDER",
+            help="folder with data sets (default: $ELFLOW_DATA)",
+        )
+        command.add_argument(
+            "--scale", choices=SCALES, default="cpu", help="minutes on two cores, or the settings of the paper"
+        )
+        command.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+        command.add_argument(
+            "--effort", type=float, default=1.0, help="factor for training steps, sizes and measuring times"
+        )
+        command.add_argument(
+            "--processes",
+            type=int,
+            default=DEFAULT_PROCESSES,
+            help=f"number of jobs that run in parallel (default: {DEFAULT_PROCESSES}); timings always run alone",
+        )
+        command.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="set an option of an experiment; `list` shows them",
+        )
+        command.add_argument(
+            "-o",
+            "--output",
+            type=Path,
+            default=DEFAULT_OUTPUT / group.name,
+            metavar="FOLDER",
+            help=f"folder for results (default: {DEFAULT_OUTPUT / group.name})",
+        )
+        command.add_argument(
+            "--keep", action="store_true", help="copy results and pictures to experiments/results, for the documentation"
+        )
+    listing = commands.add_parser("list", help="list the experiments and their options")
+    listing.set_defaults(function=_list)
+    table = commands.add_parser("table", help="print the Markdown tables of a kept result")
+    table.set_defaults(function=_print_tables)
+    table.add_argument("group", choices=list(GROUPS))
+    table.add_argument("name", metavar="NAME")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    group: Group = options.group
+    output: Path = options.output
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"--output must be a folder, got the file {output}")
+    if unknown := [name for name in options.names if name not in [EVERY, *group.members]]:
+        raise ValueError(f"NAME must be {EVERY} or one of {', '.join(group.members)}, got {unknown[0]!r}")
+    names = list(group.members) if EVERY in options.names else list(dict.fromkeys(options.names))
+    plan = Plan(options.scale, options.data, options.seed, options.effort, _parse_settings(options.set))
+    chosen = [group.load(name) for name in names]
+    try:
+        reports = run(chosen, plan, output, options.processes, _log, group)
+    except SystemExit:  # Lightning raises it in place of KeyboardInterrupt
+        raise KeyboardInterrupt from None
+    if not reports:
+        raise ValueError(f"nothing to run for {', '.join(names)}: the lines above say what is missing")
+    for each in chosen:
+        if each.name in reports:
+            _print_report(each, reports[each.name])
+    print(f"page: {output / 'index.html'}")
+    if options.keep:
+        for name in reports:
+            print(f"kept: {keep_result(group, output / name)}")
+    failed = [f"{name}: {line}" for name in reports for line in read_json(output / name / "result.json")["failed"]]
+    for line in failed:
+        _log(f"failed: {line}")
+    return 1 if failed else 0
+
+
+def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
+    """The pairs of `--set NAME=VALUE`."""
+    for setting in settings:
+        if "=" not in setting:
+            raise ValueError(f"--set must be NAME=VALUE, got {setting!r}")
+    return {name: value for name, _, value in (setting.partition("=") for setting in settings)}
+
+
+def _list(options: argparse.Namespace) -> int:
+    for group in GROUPS.values():
+        print(f"{group.name}:")
+        for name in group.members:
+            each = group.load(name)
+            print(f"  {name:22}{each.title}")
+            for option, about in each.options.items():
+                print(f"  {'':22}  --set {option}=...: {about.help}")
+    return 0
+
+
+def _print_tables(options: argparse.Namespace) -> int:
+    print("\n\n".join(render_table(table) for table in read_result(options.group, options.name)["tables"]))
+    return 0
+
+
+def _log(line: str) -> None:
+    print(f"experiments: {line}", file=sys.stderr, flush=True)
+
+
+def _print_report(each: Experiment, report: Report) -> None:
+    from rich.text import Text
+
+    screen = _console()
+    screen.print(Text(f"\n{each.title}", style="bold underline"))
+    for table in report.tables:
+        screen.print(Text(f"\n{_plain(table.title)}", style="bold"))
+        screen.print(_draw_table(table))
+        if table.note:
+            screen.print(Text(_plain(table.note), style="dim"))
+    if not report.tables:
+        screen.print(Text(_plain(report.text)))
+
+
+def _console() -> Any:
+    """A console that does not wrap tables when the output is not a terminal."""
+    from rich.console import Console
+
+    screen = Console(highlight=False, soft_wrap=False)
+    return screen if screen.is_terminal else Console(highlight=False, width=200)
+
+
+def _draw_table(table: Table) -> object:
+    from rich import box
+    from rich.table import Table as Drawing
+    from rich.text import Text
+
+    drawing = Drawing(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading, wordy in zip(table.columns, has_words(table.columns, table.rows), strict=True):
+        drawing.add_column(Text(_plain(heading)), justify="left" if wordy else "right", overflow="fold")
+    for row in table.rows:
+        style = "bold" if is_ours(row) else "dim" if is_published(row) else ""
+        drawing.add_row(*(Text(_plain(cell)) for cell in row), style=style)
+    return drawing
+
+
+def _plain(markdown: str) -> str:
+    """Markdown as text without the marks of bold and code. Those of emphasis stay: they mark published figures.
+
+    Example:
+        >>> _plain("**ELF** has `bound` *0.99*")
+        'ELF has bound *0.99*'
+    """
+    return " ".join(re.sub(r"\*\*|`", "", markdown).split())

@@ -1,0 +1,68 @@
+"""Training shared by the experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from elflow.training import Recipe, Training, fit
+
+__all__ = ["fit_batches", "make_fabric"]
+
+F = TypeVar("F", bound=nn.Module)
+
+
+def make_fabric(device: str) -> Fabric | None:
+    """The Fabric that trains on a device, `"cpu"` or `"cuda"`; None for the default, one CPU.
+
+    Example:
+        >>> make_fabric("cpu") is None
+        True
+    """
+    return None if device == "cpu" else Fabric(accelerator="gpu", devices=1)
+
+
+def fit_batches(
+    flow: F,
+    draw_batch: Callable[[], Tensor],
+    steps: int,
+    learning_rate: float = 2e-3,
+    ema_decay: float = 0.995,
+    rounds: int = 100,
+    seed: int = 0,
+    device: str = "cpu",
+) -> tuple[F, Training]:
+    """Fits a flow to batches that are drawn for each step, and halves the learning rate every quarter of the steps.
+
+    Arguments:
+        flow: The flow.
+        draw_batch: Returns the next batch, `(N, features)`.
+        steps: The number of steps.
+        learning_rate: The initial learning rate of Adam.
+        ema_decay: The decay of the averaged weights.
+        rounds: The number of entries of the history, about.
+        seed: The random seed.
+        device: `"cpu"` or `"cuda"`.
+
+    Returns:
+        The flow with averaged weights, and the history.
+
+    Example:
+        >>> import elflow, torch
+        >>> flow = elflow.ELF(features=2, transforms=1, units=8, hidden_features=(16,))
+        >>> fitted, training = fit_batches(flow, lambda: torch.randn(64, 2), steps=20, rounds=4)
+        >>> [entry["step"] for entry in training.history]
+        [5, 10, 15, 20]
+    """
+    recipe = Recipe(
+        learning_rate=learning_rate,
+        schedule="step",
+        halve_every=max(1, steps // 4),
+        max_steps=steps,
+        round_steps=max(1, steps // rounds),
+        ema_decay=ema_decay,
+    )
+    return fit(flow, draw_batch, recipe=recipe, seed=seed, fabric=make_fabric(device))

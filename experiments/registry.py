@@ -1,0 +1,65 @@
+"""The list of all experiments: names, groups and modules are written here and nowhere else."""
+
+from __future__ import annotations
+
+from elflow._checks import check_choice
+from experiments.framework.experiment import Experiment, Group
+
+__all__ = ["GROUPS", "load"]
+
+GROUPS = {
+    "paper": Group(
+        "paper",
+        "The paper's experiments with elflow",
+        "Tables and figures of *ELF: Exact-Lipschitz Based Universal Density Approximator Flow* (Gopal, 2021), run "
+        "again, beside the systems that it compares with. Rows about ELF are highlighted; rows in grey are published "
+        "figures, which were not measured here.",
+        {
+            "networks": "experiments.paper.networks:EXPERIMENT",
+            "absolute-value": "experiments.paper.absolute_value:EXPERIMENT",
+            "relu-flow": "experiments.paper.relu_flow:EXPERIMENT",
+            "runtime": "experiments.paper.runtime:EXPERIMENT",
+            "eight-gaussians": "experiments.paper.toys:EIGHT_GAUSSIANS",
+            "checkerboard": "experiments.paper.toys:CHECKERBOARD",
+            "tabular": "experiments.paper.tabular:EXPERIMENT",
+            "images": "experiments.paper.images:EXPERIMENT",
+            "parameter-efficiency": "experiments.paper.parameter_efficiency:EXPERIMENT",
+            "sampling": "experiments.paper.sampling:EXPERIMENT",
+            "samples": "experiments.paper.samples:EXPERIMENT",
+        },
+    ),
+    "bench": Group(
+        "bench",
+        "Benchmarks of elflow",
+        "Speed, quality, exactness and robustness of elflow, beside other systems where they do the same. Rows about "
+        "ELF are highlighted.",
+        {
+            "kernels": "experiments.bench.kernels:EXPERIMENT",
+            "exactness": "experiments.bench.exactness:EXPERIMENT",
+            "flows": "experiments.bench.flows:EXPERIMENT",
+            "digits": "experiments.bench.digits:EXPERIMENT",
+            "toys": "experiments.bench.toys:EXPERIMENT",
+            "tables": "experiments.bench.tables:EXPERIMENT",
+            "mixed": "experiments.bench.mixed:EXPERIMENT",
+            "quantiles": "experiments.bench.quantiles:EXPERIMENT",
+            "crash": "experiments.bench.crash:EXPERIMENT",
+            "scale": "experiments.bench.scale:EXPERIMENT",
+            "wide": "experiments.bench.wide:EXPERIMENT",
+            "images": "experiments.bench.images:EXPERIMENT",
+            "image-sampling": "experiments.bench.image_sampling:EXPERIMENT",
+            "image-speed": "experiments.bench.image_speed:EXPERIMENT",
+        },
+    ),
+}
+"""The groups by name, with their experiments in the order of the page."""
+
+
+def load(group: str, name: str) -> Experiment:
+    """An experiment by its group and name.
+
+    Example:
+        >>> load("paper", "networks").title
+        'One-layer networks and their Lipschitz constants'
+    """
+    check_choice("group", group, GROUPS)
+    return GROUPS[group].load(name)

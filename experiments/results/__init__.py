@@ -1,0 +1,51 @@
+"""Results that are kept in the repository, for the documentation."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from experiments.framework.experiment import Group
+from experiments.framework.files import read_json, write_text
+
+__all__ = ["keep_result", "read_result"]
+
+FOLDER = Path(__file__).parent
+
+
+def keep_result(group: Group, source: Path, folder: Path = FOLDER) -> Path:
+    """Copies the result of a finished run and its pictures.
+
+    Arguments:
+        group: The group of the experiment.
+        source: The experiment's folder of the run.
+        folder: The folder of kept results.
+
+    Returns:
+        The path of the copy, `GROUP/NAME.json`. Pictures are beside it, as `NAME.png` or `NAME-PICTURE.png`.
+    """
+    content = (source / "result.json").read_text(encoding="utf-8")
+    name = source.name
+    target = folder / group.name / f"{name}.json"
+    write_text(target, content)
+    for picture in read_json(target)["pictures"]:
+        stem = Path(picture).stem
+        shutil.copyfile(source / picture, target.with_name(f"{name}.png" if stem == name else f"{name}-{stem}.png"))
+    return target
+
+
+def read_result(group: str, name: str, folder: Path = FOLDER) -> dict[str, Any]:
+    """A kept result that the runner wrote.
+
+    Example:
+        >>> read_result("paper", "networks")["title"]
+        'One-layer networks and their Lipschitz constants'
+    """
+    path = folder / group / f"{name}.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"NAME must be that of a kept result, got {name!r}: there is no {path}")
+    result = read_json(path)
+    if not isinstance(result, dict) or "tables" not in result or "records" not in result:
+        raise ValueError(f"{path} must be a result of the runner, got a file of an earlier benchmark: run it again")
+    return result
