@@ -12,7 +12,6 @@ from zuko.lazy import LazyTransform
 
 from elflow._checks import (
     as_list,
-    check_activation,
     check_bound,
     check_choice,
     check_count,
@@ -20,7 +19,7 @@ from elflow._checks import (
     check_order,
     check_rows,
 )
-from elflow.activations import FELU, PiecewiseQuadratic
+from elflow.activations import FELU, PiecewiseQuadratic, check_activation
 from elflow.flows.layered import LayeredFlow
 from elflow.functional import bump_size
 from elflow.nn import ActNorm, Hypernetwork

@@ -11,8 +11,8 @@ import torch
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution
 
-from elflow._checks import check_activation, check_bound, check_choice, check_count, check_rows
-from elflow.activations import FELU, PiecewiseQuadratic
+from elflow._checks import check_bound, check_choice, check_count, check_rows
+from elflow.activations import FELU, PiecewiseQuadratic, check_activation
 from elflow.flows._image_input import check_images, condition
 from elflow.flows._progress import settling
 from elflow.flows.layered import look_again

@@ -12,9 +12,8 @@ from zuko.distributions import DiagNormal
 from zuko.flows import Flow
 from zuko.lazy import LazyComposedTransform, LazyTransform, UnconditionalDistribution
 
-from elflow._checks import check_rows
+from elflow._checks import check_rows, is_under_transform
 from elflow.flows.distribution import FlowDistribution
-from elflow.kernels._contract import under_transform
 from elflow.nn import ActNorm
 from elflow.transforms import StackTransform, invert, warn
 
@@ -60,7 +59,7 @@ class LayeredFlow(Flow):
             x: Data, `(..., features)`.
             c: Their context, `(..., context)`, or None for a flow without one.
         """
-        if under_transform():
+        if is_under_transform():
             return
         if c is not None:
             x = x.expand(*torch.broadcast_shapes(x.shape[:-1], c.shape[:-1]), -1)
