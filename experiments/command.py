@@ -119,10 +119,7 @@ def _run(options: argparse.Namespace) -> int:
     names = list(group.members) if EVERY in options.names else list(dict.fromkeys(options.names))
     plan = Plan(options.scale, options.data, options.seed, options.effort, _parse_settings(options.set))
     chosen = [group.load(name) for name in names]
-    try:
-        reports = run(chosen, plan, output, options.processes, _log, group)
-    except SystemExit:  # Lightning raises it in place of KeyboardInterrupt
-        raise KeyboardInterrupt from None
+    reports = run(chosen, plan, output, options.processes, _log, group)
     if not reports:
         raise ValueError(f"nothing to run for {', '.join(names)}: the lines above say what is missing")
     for each in chosen:

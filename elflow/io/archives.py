@@ -315,6 +315,3 @@ def _array_of(inert: _Inert) -> np.ndarray:
     if dtype.args[0] not in ("u1", b"u1") or by_column:
         raise ValueError(f"its data must be of uint8 and written row by row, got {dtype.args[0]!r}")
     return np.frombuffer(raw, np.uint8).reshape(shape)
-
-
-Inert, InertUnpickler, reading = _Inert, _InertUnpickler, readable

@@ -1,94 +1,71 @@
-"""Speed of ELF beside zuko's neural spline flow of the same size, on both toys: training, log-density, sampling.
-
-python -m experiments.bench.flows
-"""
+"""Speed of ELF beside zuko's neural spline flow of the same size on both toys: training, log-density, sampling."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import zuko
 from torch import nn
 
 import elflow
-from experiments.bench._measure import RESULTS, interleaved, machine, write
 from elflow.datasets import toy
-from experiments.paper.toys import SETTINGS
+from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
+from experiments.framework.measure import count_parameters, median_times
+from experiments.paper.toys import SETTINGS, make_step
+
+__all__ = ["EXPERIMENT"]
 
 NSF = {
     "eight-gaussians": {"transforms": 1, "hidden_features": (272,) * 4},
     "checkerboard": {"transforms": 5, "hidden_features": (176,) * 4},
 }
-"""Eight bins, as by default, and hidden layers that give about as many parameters as ELF's."""
+"""Hidden layers that give NSF about as many parameters as ELF has; eight bins, its default."""
+SECONDS = 30.0
+WARM_UP_STEPS = 200
 
 
-def count(flow: nn.Module) -> int:
-    return sum(p.numel() for p in flow.parameters())
+def jobs(plan: Plan) -> list[Job]:
+    settings = {"seconds": plan.seconds(SECONDS), "warm_up": plan.scaled(WARM_UP_STEPS), "seed": plan.seed}
+    return [Job(name, {"toy": name, **settings}) for name in NSF]
 
 
-def stepper(flow: nn.Module, x: torch.Tensor) -> Callable[[], object]:
-    """A training step: forward, backward, clipping and Adam."""
-    optimizer = torch.optim.Adam(flow.parameters(), 1e-4, fused=True)
-
-    def step() -> None:
-        loss = -flow().log_prob(x).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(flow.parameters(), 1.0)
-        optimizer.step()
-
-    return step
-
-
-def no_grad(function: Callable[[], object]) -> Callable[[], object]:
-    def run() -> None:
-        with torch.no_grad():
-            function()
-
-    return run
-
-
-def measure(name: str, seconds: float) -> dict[str, Any]:
-    torch.manual_seed(0)
+def work(plan: Plan, settings: Record, folder: Path) -> Record:
+    torch.manual_seed(settings["seed"])
+    name = settings["toy"]
     distribution = toy.DISTRIBUTIONS[name]()
     flows = {"elf": elflow.ELF(2, **SETTINGS[name].flow), "nsf": zuko.flows.NSF(2, **NSF[name])}
     batch, many = distribution.sample((128,)), distribution.sample((10_000,))
-    for flow in flows.values():  # away from where they begin
-        step = stepper(flow, batch)
-        for _ in range(200):
+    for flow in flows.values():
+        step = make_step(flow, batch, 1e-4)
+        for _ in range(settings["warm_up"]):  # away from the initial weights
             step()
     tasks: dict[str, Callable[[nn.Module], Callable[[], object]]] = {
-        "training step, batch 128": lambda flow: stepper(flow, batch),
-        "log_prob of 10,000 points": lambda flow: no_grad(lambda: flow().log_prob(many)),
-        "1,000 samples": lambda flow: no_grad(lambda: flow().sample((1000,))),
+        "training step, batch 128": lambda flow: make_step(flow, batch, 1e-4),
+        "log_prob of 10,000 points": lambda flow: torch.no_grad()(lambda: flow().log_prob(many)),
+        "1,000 samples": lambda flow: torch.no_grad()(lambda: flow().sample((1000,))),
     }
-    results: dict[str, Any] = {"parameters": {key: count(flow) for key, flow in flows.items()}}
-    for task, function in tasks.items():
-        times = interleaved({key: function(flow) for key, flow in flows.items()}, seconds)
-        results[task] = {f"{key}_ms": 1e3 * value for key, value in times.items()} | {
-            "ratio": times["nsf"] / times["elf"]
-        }
-        ours, theirs = 1e3 * times["elf"], 1e3 * times["nsf"]
-        print(
-            f"{name:16} {task:26} ELF {ours:8.2f} ms, NSF {theirs:8.2f} ms: {theirs / ours:.2f} times as fast",
-            flush=True,
-        )
-    return results
+    times = {
+        task: median_times({key: function(flow) for key, flow in flows.items()}, settings["seconds"])
+        for task, function in tasks.items()
+    }
+    return {"parameters": {key: count_parameters(flow) for key, flow in flows.items()}, "times": times}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for results (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=30, help="for each comparison (%(default)s)")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    results = {name: measure(name, options.seconds) for name in NSF}
-    write(options.output / "flows.json", {"machine": machine(), "threads": 1, "toys": results})
+def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
+    tables, ratios = [], []
+    for name, record in records.items():
+        rows = []
+        for task, times in record["times"].items():
+            ratio = times["nsf"] / times["elf"]
+            ratios.append(ratio)
+            rows.append([task, f"{1e3 * times['elf']:.2f}", f"{1e3 * times['nsf']:.2f}", f"{ratio:.2f}"])
+        sizes = record["parameters"]
+        note = f"ELF has {sizes['elf']:,} parameters, NSF {sizes['nsf']:,}. One thread, medians of interleaved calls."
+        tables.append(Table(name, ["task", "ELF, ms", "NSF, ms", "NSF / ELF"], rows, note))
+    text = f"zuko's NSF takes {min(ratios):.2f} to {max(ratios):.2f} times as long as ELF."
+    return Report(text, tables)
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment("flows", "Speed of ELF and NSF on the toys", jobs, work, report, exclusive=True)

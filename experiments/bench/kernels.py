@@ -1,12 +1,10 @@
-"""How fast the one-dimensional network is: python -m experiments.bench.kernels
+"""Speed and memory of the one-dimensional network, beside the paper's algorithm.
 
-Prints tables and writes `bench/kernels.json` and `bench/kernels.png`. Everything but the thread scaling runs on
-one thread, in float32. `--quick` takes a minute instead of five, for a first look.
+Everything runs on one thread, in float32, except the scaling to two threads.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import subprocess
@@ -14,95 +12,136 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import zuko
 from torch import Tensor
 
-from experiments.bench._measure import RESULTS, interleaved, machine, timings, write
 from elflow import functional, kernels, testing
 from elflow.kernels import native
+from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
+from experiments.framework.figure import GREEN, draw_figure
+from experiments.framework.measure import median_times, time_calls
+from experiments.paper.runtime import fit_line, native_direct, papers_algorithm
+
+__all__ = ["EXPERIMENT"]
 
 UNITS = [4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+MAX_QUICK_UNITS = 512
+"""Maximum number of units with an effort below 0.5."""
+SECONDS = 3.0
 STEPS = {
     "batch 1024, 6 features, hidden 5 x 192": (1024, 6, (192,) * 5),
     "batch 128, 43 features, hidden 2 x 344": (128, 43, (344,) * 2),
 }
+STEP_UNITS = [16, 32, 64, 128]
+N_NETWORKS, HEADLINE_UNITS = 4096, 128
+FITTED = {"native sweep": (256, 4096), "paper (torch)": (64, 4096)}
+"""Ranges of units over which the power of the time is fitted."""
+PEAK_MEMORY = """
+import torch
+from elflow import functional
+from experiments.framework.measure import peak_memory
+def resident():
+    return next(int(l.split()[1]) / 2**20 for l in open("/proc/self/status") if l.startswith("VmRSS"))
+def run(count):
+    weights = [torch.randn(count, 64).requires_grad_() for _ in range(3)]
+    x, shift = torch.randn(2, count)
+    before = resident()
+    y, log_slope = functional.elf(x, *weights, shift)
+    torch.autograd.backward((y, log_slope), (x, x))
+    return (peak_memory() - before) * 2**30 / (3 * 64 * 4 * count)
+run(100)
+print(run(200_000))
+"""
 
 
-def papers_algorithm(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
-    """The slope at all 2H breakpoints and both ends, each from all H units, as vectorised torch."""
-    x = torch.cat([-b1 / w1, -(1 + b1) / w1], -1)
-    q = (w1[:, None] * x[..., None] + b1[:, None] + 1).clamp(0, 1)
-    a = w1 * w2
-    inner = (q @ a[..., None]).squeeze(-1)
-    ends = torch.stack([(a * (w1 > 0)).sum(-1), (a * (w1 < 0)).sum(-1)], -1)
-    return torch.cat([inner, ends], -1).abs().amax(-1)
-
-
-def papers_algorithm_sliced(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
-    """The same on 16 networks at a time: for 128 units that keeps its temporaries in the cache, and is the fastest."""
-    parts = zip(*(torch.split(w, 16) for w in (w1, b1, w2)), strict=True)
-    return torch.cat([papers_algorithm(*part) for part in parts])
-
-
-def reference(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
+def _reference(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
     with kernels.backend("reference"):
         return functional.lipschitz(w1, b1, w2)
 
 
-def sweep(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
+def _sweep(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
     return native.steepest(w1, b1, w2, "sweep")[0]
 
 
-def direct(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
-    return native.steepest(w1, b1, w2, "direct")[0]
+def _papers_algorithm_in_cache(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
+    """The paper's algorithm on 16 networks at a time: with 128 units its temporaries fit into the cache."""
+    parts = zip(*(torch.split(w, 16) for w in (w1, b1, w2)), strict=True)
+    return torch.cat([papers_algorithm(*part) for part in parts])
 
 
-# Each with how many numbers its networks may have between them, by how much work it has to do for one of H units.
-ALGORITHMS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], Callable[[int], int], int]] = {
+Algorithm = Callable[[Tensor, Tensor, Tensor], Tensor]
+ALGORITHMS: dict[str, tuple[Algorithm, Callable[[int], int], int]] = {
     "paper (torch)": (papers_algorithm, lambda h: 2**25 // (2 * h * h), 4096),
-    "reference": (reference, lambda h: 2**22 // (2 * h * h), 1024),
-    "native direct": (direct, lambda h: 2**25 // (2 * h * h), 1024),
-    "native sweep": (sweep, lambda h: 2**18 // h, 4096),
+    "reference": (_reference, lambda h: 2**22 // (2 * h * h), 1024),
+    "native direct": (native_direct, lambda h: 2**25 // (2 * h * h), 1024),
+    "native sweep": (_sweep, lambda h: 2**18 // h, 4096),
+}
+"""For each algorithm: its function, the number of networks of a call by their units, and the maximum number of units."""
+STYLES = {
+    "paper (torch)": ("#b04a4a", "o", "the paper's algorithm, vectorised torch"),
+    "reference": ("#8a8a8a", "s", "elflow reference (exhaustive, float64)"),
+    "native direct": ("#4a74b0", "^", "elflow native, direct"),
+    "native sweep": (GREEN, "D", "elflow native, sweep (default)"),
 }
 
 
-def by_units(units: list[int], seconds: float) -> dict[str, dict[str, float]]:
-    """Seconds per Lipschitz constant: for each algorithm, all numbers of units in turn."""
+def jobs(plan: Plan) -> list[Job]:
+    units = [h for h in UNITS if h <= MAX_QUICK_UNITS or plan.effort >= 0.5]
+    seconds = plan.seconds(SECONDS)
+    return [
+        Job("units", {"task": "units", "units": units, "seconds": seconds}),
+        Job("headline", {"task": "headline", "seconds": 4 * seconds}),
+        Job("training-step", {"task": "training-step", "seconds": 3 * seconds}),
+        Job("threads", {"task": "threads", "seconds": 3 * seconds}),
+        Job("memory", {"task": "memory"}),
+    ]
+
+
+def work(plan: Plan, settings: Record, folder: Path) -> Record:
+    tasks = {"headline": _compare_with_paper, "training-step": _time_training_steps, "threads": _time_threads}
+    if settings["task"] == "units":
+        return {"times": _time_by_units(settings["units"], settings["seconds"])}
+    if settings["task"] == "memory":
+        run = subprocess.run([sys.executable, "-c", PEAK_MEMORY], capture_output=True, text=True, check=True)
+        return {"extra over parameters": float(run.stdout)}
+    return {"times": tasks[settings["task"]](settings["seconds"])}
+
+
+def _time_by_units(units: list[int], seconds: float) -> dict[str, dict[str, float]]:
+    """Seconds per Lipschitz constant by units and algorithm, all numbers of units of an algorithm in turn."""
     generator = torch.Generator().manual_seed(0)
     rows: dict[str, dict[str, float]] = {str(h): {} for h in units}
-    for name, (algorithm, how_many, largest) in ALGORITHMS.items():
-        sizes = {str(h): max(1, how_many(h)) for h in units if h <= largest}
-        jobs = {h: testing.networks("ordinary", n, int(h), torch.float32, generator) for h, n in sizes.items()}
-        taken = interleaved({h: partial(algorithm, *weights) for h, weights in jobs.items()}, seconds * len(jobs))
-        for h, time in taken.items():
+    for name, (algorithm, count_networks, max_units) in ALGORITHMS.items():
+        sizes = {str(h): max(1, count_networks(h)) for h in units if h <= max_units}
+        weights = {h: testing.networks("ordinary", n, int(h), torch.float32, generator) for h, n in sizes.items()}
+        times = median_times({h: partial(algorithm, *w) for h, w in weights.items()}, seconds * len(weights))
+        for h, time in times.items():
             rows[h][name] = time / sizes[h]
     return rows
 
 
-def exponent(rows: dict[str, dict[str, float]], name: str, low: int, high: int) -> float:
-    """The slope of log time against log units, by least squares."""
-    points = [(math.log(int(h)), math.log(t[name])) for h, t in rows.items() if name in t and low <= int(h) <= high]
-    x, y = torch.tensor(points, dtype=torch.float64).T
-    x, y = x - x.mean(), y - y.mean()
-    return float((x @ y) / (x @ x))
+def _compare_with_paper(seconds: float) -> dict[str, float]:
+    weights = testing.networks("ordinary", N_NETWORKS, HEADLINE_UNITS, torch.float32, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(functional.lipschitz(*weights), papers_algorithm(*weights), rtol=1e-4, atol=1e-5)
+    ours: Algorithm = functional.lipschitz
+    algorithms = {"paper": papers_algorithm, "paper, in cache": _papers_algorithm_in_cache, "elflow": ours}
+    return median_times({name: partial(algorithm, *weights) for name, algorithm in algorithms.items()}, seconds)
 
 
-def against_the_paper(seconds: float) -> dict[str, float]:
-    """The headline: 4096 networks of 128 units."""
-    weights = testing.networks("ordinary", 4096, 128, torch.float32, torch.Generator().manual_seed(0))
-    ours: Callable[..., Tensor] = functional.lipschitz
-    torch.testing.assert_close(ours(*weights), papers_algorithm(*weights), rtol=1e-4, atol=1e-5)
-    algorithms = {"paper": papers_algorithm, "paper, sliced": papers_algorithm_sliced, "elflow": ours}
-    taken = interleaved({name: partial(algorithm, *weights) for name, algorithm in algorithms.items()}, seconds)
-    ratios = {"ratio": taken["paper"] / taken["elflow"], "ratio, sliced": taken["paper, sliced"] / taken["elflow"]}
-    return {**taken, **ratios}
+def _time_training_steps(seconds: float) -> dict[str, dict[str, float]]:
+    return {
+        f"{name}, {units} units": _time_training_step(*shape, units, seconds)
+        for name, shape in STEPS.items()
+        for units in STEP_UNITS
+    }
 
 
-def training_step(batch: int, features: int, hidden: tuple[int, ...], units: int, seconds: float) -> dict[str, float]:
-    """A masked hypernetwork, forward and backward, without and with the transformation behind it."""
+def _time_training_step(
+    batch: int, features: int, hidden: tuple[int, ...], units: int, seconds: float
+) -> dict[str, float]:
+    """Forward and backward of a masked hypernetwork, without and with the transformation."""
     torch.manual_seed(0)
     total = 3 * units + 1
     adjacency = torch.ones(features, features).tril(-1).bool().repeat_interleave(total, 0)
@@ -123,135 +162,101 @@ def training_step(batch: int, features: int, hidden: tuple[int, ...], units: int
         y, log_slope = functional.elf(x, w1, b1, w2, b2.squeeze(-1))
         torch.autograd.backward((y, log_slope), (grad_y, grad_log_slope))
 
-    taken = interleaved({"hypernetwork": without, "with elf": with_elf}, seconds, least=15)
-    return {**taken, "ratio": taken["with elf"] / taken["hypernetwork"]}
+    return median_times({"hypernetwork": without, "with elf": with_elf}, seconds, least=15)
 
 
-def thread_scaling(seconds: float) -> dict[str, dict[str, float]]:
+def _time_threads(seconds: float) -> dict[str, dict[str, float]]:
     """50,176 networks of 64 units (a batch of 64 images of 28 x 28) on one thread and on two."""
     generator = torch.Generator().manual_seed(0)
     count, before = 64 * 28 * 28, torch.get_num_threads()
     w1, b1, w2 = (w.requires_grad_() for w in testing.networks("ordinary", count, 64, torch.float32, generator))
     x, b2 = torch.randn(2, count, generator=generator)
     y, log_slope = functional.elf(x, w1, b1, w2, b2)
-
-    jobs: dict[str, Callable[[], object]] = {
+    functions: dict[str, Callable[[], object]] = {
         "lipschitz": lambda: functional.lipschitz(w1, b1, w2),
         "forward": lambda: functional.elf(x, w1, b1, w2, b2),
         "backward": lambda: torch.autograd.grad((y, log_slope), (w1, b1, w2), (x, x), retain_graph=True),
         "inverse": lambda: functional.elf_inverse(x, w1, b1, w2, b2),
     }
 
-    def on(threads: int, job: Callable[[], object]) -> Callable[[], None]:
-        def run() -> None:
-            torch.set_num_threads(threads)
-            job()
-
-        return run
+    def run_on(threads: int, function: Callable[[], object]) -> None:
+        torch.set_num_threads(threads)
+        function()
 
     rows = {}
-    for name, job in jobs.items():
-        one, two = timings({"1": on(1, job), "2": on(2, job)}, seconds).values()
-        # Cores shared with others are fast for some seconds and slow for some: only neighbouring calls compare.
+    for name, function in functions.items():
+        one, two = time_calls({str(n): partial(run_on, n, function) for n in (1, 2)}, seconds).values()
+        # Shared cores are fast for some seconds and slow for others: only neighbouring calls are comparable.
         ratio = statistics.median(a / b for a, b in zip(one, two, strict=True))
         rows[name] = {"1": statistics.median(one), "2": statistics.median(two), "ratio": ratio}
     torch.set_num_threads(before)
     return rows
 
 
-def memory() -> dict[str, float]:
-    """Peak memory beyond the parameters, forward and backward, relative to the parameters; in a process of its own."""
-    program = """
-import torch
-from elflow import functional
-def status(field):
-    return next(int(l.split()[1]) * 1024 for l in open("/proc/self/status") if l.startswith(field))
-def run(count):
-    weights = [torch.randn(count, 64).requires_grad_() for _ in range(3)]
-    x, shift = torch.randn(2, count)
-    before = status("VmRSS")
-    y, log_slope = functional.elf(x, *weights, shift)
-    torch.autograd.backward((y, log_slope), (x, x))
-    return (status("VmHWM") - before) / (3 * 64 * 4 * count)
-run(100)
-print(run(200_000))
-"""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return {"extra over parameters": float(run.stdout)}
+def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
+    tables, sentences, pictures = [], [], {}
+    if headline := records.get("headline"):
+        times = headline["times"]
+        ratios = [times[name] / times["elflow"] for name in ("paper", "paper, in cache")]
+        sentences.append(
+            f"For {N_NETWORKS} networks of {HEADLINE_UNITS} units, the paper's algorithm in torch takes {ratios[0]:.3g} "
+            f"times as long as elflow, and {ratios[1]:.3g} times if it works on 16 networks at a time, in the cache."
+        )
+    if record := records.get("units"):
+        rows = record["times"]
+        tables.append(_tabulate_units(rows))
+        powers = {name: _fit_power(rows, name, *span) for name, span in FITTED.items()}
+        sentences += [f"The time of {name} grows as H^{p:.2f}." for name, p in powers.items() if math.isfinite(p)]
+        _draw(folder / "kernels.png", rows)
+        pictures["kernels.png"] = "Microseconds per Lipschitz constant against the number of units, one thread."
+    if record := records.get("training-step"):
+        cells = [
+            [name, *_format_pair(times, "with elf", "hypernetwork")] for name, times in record["times"].items()
+        ]
+        columns = ["setting", "with ELF, ms", "hypernetwork alone, ms", "ratio"]
+        tables.append(Table("Training step", columns, cells, "Forward and backward; medians of interleaved calls."))
+    if record := records.get("threads"):
+        cells = [
+            [name, f"{1e3 * t['1']:.1f}", f"{1e3 * t['2']:.1f}", f"{t['ratio']:.3g}"]
+            for name, t in record["times"].items()
+        ]
+        note = "50,176 networks of 64 units. The ratio is the median over neighbouring calls."
+        tables.append(Table("One thread and two", ["function", "one, ms", "two, ms", "ratio"], cells, note))
+    if record := records.get("memory"):
+        extra = record["extra over parameters"]
+        sentences.append(f"The peak memory of forward and backward is {extra:.2f} times that of the parameters.")
+    return Report(" ".join(sentences), tables, pictures)
 
 
-def plot(rows: dict[str, dict[str, float]], path: Path) -> None:
-    """The paper's figure of run time against hidden size, ours beside it."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    styles = {
-        "paper (torch)": ("#b04a4a", "o", "the paper's algorithm, vectorised torch"),
-        "reference": ("#8a8a8a", "s", "elflow reference (exhaustive, float64)"),
-        "native direct": ("#4a74b0", "^", "elflow native, direct"),
-        "native sweep": ("#1d6b4f", "D", "elflow native, sweep (used)"),
-    }
-    for name, (color, marker, label) in styles.items():
-        h = [int(h) for h in rows if name in rows[h]]
-        axes.loglog(h, [rows[str(n)][name] * 1e6 for n in h], color=color, marker=marker, markersize=5, label=label)
-    axes.set(xlabel="units H", ylabel="microseconds per Lipschitz constant, one thread")
-    axes.set_xticks([int(h) for h in rows], list(rows))
-    axes.minorticks_off()
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+def _format_pair(times: dict[str, float], above: str, below: str) -> list[str]:
+    return [f"{1e3 * times[above]:.1f}", f"{1e3 * times[below]:.1f}", f"{times[above] / times[below]:.3g}"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="shorter measurements, up to 512 units")
-    parser.add_argument("--output", type=Path, default=RESULTS / "kernels.json", help="a JSON file (%(default)s)")
-    options = parser.parse_args()
-    seconds = 0.5 if options.quick else 3.0
-    torch.set_num_threads(1)
-    results: dict[str, Any] = {"machine": machine()}
-    print(f"{results['machine']['processor']}, {results['machine']['instruction_set']}, torch {torch.__version__}")
-
-    print("\nLipschitz constant, microseconds per network:")
-    rows = results["lipschitz"] = by_units([h for h in UNITS if h <= 512] if options.quick else UNITS, seconds)
-    print("  units " + "".join(f"{name:>16}" for name in ALGORITHMS))
-    for h, row in rows.items():
-        print(f"  {h:>5} " + "".join(f"{row[name] * 1e6:16.3f}" if name in row else " " * 16 for name in ALGORITHMS))
-    fits = {"native sweep": (256, 4096), "paper (torch)": (64, 4096)}
-    results["exponents"] = {name: exponent(rows, name, *span) for name, span in fits.items()}
-    for name, value in results["exponents"].items():
-        print(f"  {name}, from {fits[name][0]} units on: time grows as H^{value:.2f}")
-
-    headline = results["4096 x 128"] = against_the_paper(seconds * 4)
-    print("\n4096 networks of 128 units, paper (torch) / elflow, milliseconds:")
-    print(f"  {pair(headline, 'paper', 'elflow')}")
-    print(f"  {pair(headline, 'paper, sliced', 'elflow', 'ratio, sliced')}, sixteen at a time, in the cache")
-
-    print("\nTraining step, with the transformation / hypernetwork alone, milliseconds:")
-    results["training_step"] = {}
-    for name, shape in STEPS.items():
-        for units in (16, 32, 64, 128):
-            step = results["training_step"][f"{name}, {units} units"] = training_step(*shape, units, seconds * 3)
-            print(f"  {name}, {units:3d} units: {pair(step, 'with elf', 'hypernetwork')}", flush=True)
-
-    print("\nOne thread / two, 50,176 networks of 64 units, milliseconds, and the median ratio of neighbouring calls:")
-    results["threads"] = thread_scaling(seconds * 3)
-    for name, row in results["threads"].items():
-        print(f"  {name:10s}{pair(row, '1', '2')}")
-
-    results["memory"] = memory()
-    print(f"\nPeak memory of forward and backward: {results['memory']['extra over parameters']:.2f} x parameters")
-
-    write(options.output, results)
-    plot(rows, options.output.with_suffix(".png"))
-    print(f"\nWritten to {options.output} and {options.output.with_suffix('.png')}")
+def _tabulate_units(rows: dict[str, dict[str, float]]) -> Table:
+    cells = [
+        [h, *(f"{1e6 * times[name]:.3f}" if name in times else "" for name in ALGORITHMS)] for h, times in rows.items()
+    ]
+    return Table("Microseconds per Lipschitz constant", ["units", *ALGORITHMS], cells, "Float32, one thread.")
 
 
-def pair(row: dict[str, float], above: str, below: str, ratio: str = "ratio") -> str:
-    return f"{row[above] * 1e3:6.1f} / {row[below] * 1e3:6.1f} = {row[ratio]:.3g}"
+def _fit_power(rows: dict[str, dict[str, float]], name: str, low: int, high: int) -> float:
+    """Slope of log time against log units; NaN if there are fewer than two points."""
+    points = [(math.log(int(h)), math.log(t[name])) for h, t in rows.items() if name in t and low <= int(h) <= high]
+    return fit_line(*zip(*points, strict=True))[1] if len(points) > 1 else math.nan
 
 
-if __name__ == "__main__":
-    main()
+def _draw(path: Path, rows: dict[str, dict[str, float]]) -> None:
+    with draw_figure(path, figsize=(7, 4.5)) as (_, axes):
+        place = axes[0, 0]
+        for name, (color, marker, label) in STYLES.items():
+            h = [int(h) for h in rows if name in rows[h]]
+            times = [rows[str(n)][name] * 1e6 for n in h]
+            place.loglog(h, times, color=color, marker=marker, markersize=5, label=label)
+        place.set(xlabel="units H", ylabel="microseconds per Lipschitz constant, one thread")
+        place.set_xticks([int(h) for h in rows], list(rows))
+        place.minorticks_off()
+        place.grid(alpha=0.25)
+        place.legend(frameon=False)
+
+
+EXPERIMENT = Experiment("kernels", "Speed of the one-dimensional network", jobs, work, report, exclusive=True)

@@ -1,71 +1,66 @@
-"""How near ELF comes to the entropy bound on the paper's toys, by the paper's protocol, over several seeds.
+"""Gaps of ELF to the entropy bound on toy distributions, by the paper's protocol, over several seeds.
 
-python -m experiments.bench.toys
-
-10,000 steps of Adam, batches of 128, the rate halved every 2,500 steps; averaged weights, on 100,000 fresh points.
-"Tight modes" are the eight Gaussians with noise 0.1 instead of 0.5.
+10,000 steps of Adam with batches of 128 and a learning rate that halves every 2,500 steps; averaged weights, 100,000
+fresh points. "Tight modes" are the eight Gaussians with noise 0.1 instead of 0.5.
 """
 
 from __future__ import annotations
 
-import argparse
-import math
-import statistics
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import multiprocessing
 
 import elflow
-from experiments.bench._measure import RESULTS, machine, write
 from elflow.datasets import toy
-from experiments.paper.toys import SETTINGS, fit
+from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
+from experiments.framework.measure import mean_and_error
+from experiments.paper.toys import PAPER_STEPS, SETTINGS, TEST_POINTS, Setting, fit_toy
+
+__all__ = ["EXPERIMENT"]
 
 TASKS = {
-    "eight-gaussians": (SETTINGS["eight-gaussians"], 0.5, 3),
-    "checkerboard": (SETTINGS["checkerboard"], None, 3),
-    "tight modes": (SETTINGS["eight-gaussians"], 0.1, 10),
+    "eight-gaussians": ("eight-gaussians", 0.5, 3),
+    "checkerboard": ("checkerboard", None, 3),
+    "tight-modes": ("eight-gaussians", 0.1, 10),
 }
-"""Setting, noise and number of seeds."""
+"""Setting, noise and number of seeds of each toy."""
 
 
-def run(task: tuple[str, int, int]) -> tuple[str, dict[str, Any]]:
-    name, seed, steps = task
-    torch.set_num_threads(1)
-    setting, noise, _ = TASKS[name]
+def jobs(plan: Plan) -> list[Job]:
+    sizes = {"steps": plan.scaled(PAPER_STEPS), "points": plan.scaled(TEST_POINTS)}
+    return [
+        Job(f"{name}-{seed}", {"toy": name, "seed": seed, "noise": noise, "setting": asdict(SETTINGS[of]), **sizes})
+        for name, (of, noise, n_seeds) in TASKS.items()
+        for seed in plan.seeds(n_seeds)
+    ]
+
+
+def work(plan: Plan, settings: Record, folder: Path) -> Record:
+    noise, seed, setting = settings["noise"], settings["seed"], Setting(**settings["setting"])
     distribution = toy.Checkerboard() if noise is None else toy.EightGaussians(noise)
     torch.manual_seed(seed)
-    result = fit(elflow.ELF(features=2, **setting.flow), distribution, setting, steps)
-    print(f"{name:16} seed {seed}: gap {result.gap:.4f} ± {result.error:.4f}, {result.seconds:.0f} s", flush=True)
-    return name, {
-        "seed": seed,
-        "gap": result.gap,
-        "error": result.error,
-        "seconds": result.seconds,
-        "parameters": result.parameters,
-    }
+    flow = elflow.ELF(features=2, **setting.flow)
+    result = fit_toy(flow, distribution, setting, settings["steps"], settings["points"], seed)
+    sizes = {"parameters": result.parameters, "steps": settings["steps"], "training": result.seconds}
+    return {"toy": settings["toy"], "gap": result.gap, "error": result.error, **sizes}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for results (%(default)s)")
-    parser.add_argument("--steps", type=int, default=10_000, help="training steps (%(default)s)")
-    parser.add_argument("--processes", type=int, default=2, help="how many fits at a time (%(default)s)")
-    options = parser.parse_args()
-    tasks = [(name, seed, options.steps) for name, (_, _, seeds) in TASKS.items() for seed in range(seeds)]
-    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-        done = pool.map(run, tasks, chunksize=1)
-    results: dict[str, Any] = {}
-    for name, (setting, noise, _) in TASKS.items():
-        runs = [result for task, result in done if task == name]
-        gaps = [r["gap"] for r in runs]
-        spread = statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else runs[0]["error"]
-        results[name] = {"setting": asdict(setting), "noise": noise, "runs": runs, "gap": statistics.mean(gaps)}
-        print(f"{name:16} mean gap {statistics.mean(gaps):.4f} ± {spread:.4f}, worst {max(gaps):.4f}")
-    write(options.output / "toys.json", {"machine": machine(), "steps": options.steps, "tasks": results})
+def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
+    rows = []
+    for name in TASKS:
+        runs = [record for record in records.values() if record["toy"] == name]
+        if not runs:
+            continue
+        gaps = [run["gap"] for run in runs]
+        mean, error = mean_and_error(gaps)
+        gap = f"{mean:.4f} ± {error if len(gaps) > 1 else runs[0]['error']:.4f}"
+        sizes = f"{runs[0]['parameters']:,}", f"{runs[0]['steps']:,}", str(len(runs))
+        rows.append([name, *sizes, gap, f"{max(gaps):.4f}", f"{mean_and_error([r['training'] for r in runs])[0]:.0f}"])
+    columns = ["toy", "parameters", "steps", "seeds", "mean gap", "largest gap", "seconds"]
+    note = "Gap to the entropy bound in nats, with the standard error over seeds, or over test points for one seed."
+    text = "ELF has these gaps to the entropy bound: " + "; ".join(f"{row[0]} {row[4]}" for row in rows) + "."
+    return Report(text, [Table("Gaps to the entropy bound", columns, rows, note)])
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment("toys", "Gaps to the entropy bound on toys", jobs, work, report)

@@ -21,7 +21,6 @@ from elflow.kernels import native
 __all__ = [
     "count_parameters",
     "describe_machine",
-    "format_seconds",
     "mean_and_error",
     "median_times",
     "peak_memory",
@@ -84,16 +83,6 @@ def count_parameters(model: nn.Module) -> int:
         9
     """
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def format_seconds(seconds: float) -> str:
-    """A duration for reading.
-
-    Example:
-        >>> format_seconds(0.25), format_seconds(42), format_seconds(600)
-        ('0.2 s', '42.0 s', '10.0 min')
-    """
-    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
 
 
 def peak_memory(process: int | str = "self") -> float:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from elflow.training import format_duration
 from experiments.framework._page_style import CSS
 from experiments.framework.experiment import Group
 from experiments.framework.files import write_text
-from experiments.framework.measure import format_seconds
 
 __all__ = ["has_words", "is_ours", "is_published", "render_markdown", "render_table", "write_page"]
 
@@ -252,7 +252,7 @@ def _machine(result: Result) -> str:
 
 def _cpu_time(result: Result) -> str:
     seconds = (record.get("cpu", record["seconds"]) for record in result["records"].values())
-    return format_seconds(float(sum(seconds)))
+    return format_duration(float(sum(seconds)))
 
 
 def _one_line(text: str) -> str:

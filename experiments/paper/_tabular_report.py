@@ -1,4 +1,4 @@
-"""What the tables' experiment shows: test likelihoods beside published ones, times, and curves over time."""
+"""Report of the tabular experiment: test likelihoods beside published ones, times, and learning curves."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.framework import figure as _figure
 from experiments.framework.experiment import Plan, Record, Report, Table
+from experiments.framework.figure import ACCENT, GREEN, draw_figure
 from experiments.paper.published import TABULAR
 
 __all__ = ["report"]
@@ -19,24 +19,24 @@ TITLES = {
     "gaussian": "Gaussian",
 }
 COMPARED = {"bsds300-patches": "bsds300", "power-halfyear": None}
-"""With which published figures sets that were drawn anew can be compared, if with any."""
+"""Data sets whose published figures are comparable with the redrawn data sets, if any."""
 REMARKS = {
-    "bsds300-patches": "8x8 patches drawn anew from the same 200 training and 100 test images by the same recipe: "
-    "comparable in distribution with BSDS300, though not the very patches.",
-    "power-halfyear": "Half a year of the household's four: not comparable with published figures of POWER.",
+    "bsds300-patches": "8x8 patches drawn again from the same 200 training and 100 test images by the same recipe: the "
+    "distribution is that of BSDS300, the patches are others.",
+    "power-halfyear": "Half a year of the four years of POWER: published figures of POWER are not comparable.",
 }
-COLORS = {"elf": _figure.ACCENT, "nsf": "#4a5fa5", "maf": "#1d6b4f"}
+COLORS = {"elf": ACCENT, "nsf": "#4a5fa5", "maf": GREEN}
 
 
 class Best(NamedTuple):
-    """The best run of a model on a set, by held-out rows."""
+    """The best run of a model on a data set, by validation rows."""
 
     key: str
     record: Record
 
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
-    """Tables and pictures of all sets that there were."""
+    """Tables and pictures of all data sets."""
     sets: dict[str, dict[str, Best]] = {}
     for key, record in records.items():
         models = sets.setdefault(record["set"], {})
@@ -49,7 +49,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         sentences.append(_sentence(name, models))
         if any("curve" in best.record for best in models.values()):
             _draw(folder / f"{name}.png", models)
-            pictures[f"{name}.png"] = f"{name}: held-out nats over the seconds of training."
+            pictures[f"{name}.png"] = f"{name}: validation log-likelihood in nats against seconds of training."
     tables.append(_times(sets))
     return Report(" ".join(filter(None, sentences)), tables, pictures)
 
@@ -69,7 +69,7 @@ def _likelihoods(name: str, models: dict[str, Best]) -> Table:
             reference = f"*published*: {published.reference}"
             rows.append((published.value, (published.system, "", "", "", "", f"{published.value:g}", reference)))
     rows.sort(key=lambda row: -row[0])
-    columns = ("model", "parameters", "columns are", "steps", "in a batch", "test nats", "source")
+    columns = ("model", "parameters", "preparation", "steps", "batch size", "test nats", "source")
     return Table(name, columns, [cells for _, cells in rows], REMARKS.get(name, ""))
 
 
@@ -78,7 +78,7 @@ def _nats(record: Record) -> str:
 
 
 def _sentence(name: str, models: dict[str, Best]) -> str:
-    """How ELF compares with what was trained beside it."""
+    """ELF compared with the other models that were trained here."""
     if "elf" not in models or len(models) < 2:
         return ""
     ours = models["elf"].record
@@ -86,7 +86,7 @@ def _sentence(name: str, models: dict[str, Best]) -> str:
     for model, best in models.items():
         if model in ("elf", "gaussian"):
             continue
-        # The same rows are scored by both, which makes the error of the difference smaller than this.
+        # Conservative: both score the same rows, so that the standard error of the difference is smaller.
         difference = ours["test"] - best.record["test"]
         error = math.hypot(ours["error"], best.record["error"])
         where = "ahead of" if difference > 2 * error else "behind" if difference < -2 * error else "from"
@@ -106,15 +106,13 @@ def _times(sets: dict[str, dict[str, Best]]) -> Table:
         for model, best in models.items()
         if "training" in best.record
     ]
-    note = "Of training, on one thread each. At the scale of CPUs, steps are such that this is about the same for all."
-    return Table("Time", ("set", "model", "training", "each step"), rows, note)
+    note = "Training on one thread. At the scale of CPUs, steps are chosen such that models train for about the same time."
+    return Table("Time", ("data set", "model", "training", "per step"), rows, note)
 
 
 def _draw(path: Path, models: dict[str, Best]) -> None:
-    plt = _figure.pyplot()
-    with plt.rc_context(_figure.STYLE):
-        figure, place = plt.subplots(figsize=(7, 4), layout="constrained")
-        ends = []
+    with draw_figure(path, figsize=(7, 4)) as (_, axes):
+        place, ends = axes[0, 0], []
         for model, best in models.items():
             if "curve" not in best.record:
                 continue
@@ -123,7 +121,5 @@ def _draw(path: Path, models: dict[str, Best]) -> None:
             ends += [curve["validation"][len(curve["validation"]) // 10], max(curve["validation"])]
         low, high = min(ends), max(ends)
         margin = 0.1 * (high - low) + 1e-6
-        place.set(xlabel="seconds of training", ylabel="held-out nats", ylim=(low - margin, high + margin))
+        place.set(xlabel="seconds of training", ylabel="validation nats", ylim=(low - margin, high + margin))
         place.legend(frameon=False)
-        _figure.save(figure, path)
-        plt.close(figure)

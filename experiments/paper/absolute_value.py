@@ -1,4 +1,4 @@
-"""Learning abs(x) with networks that are nowhere steeper than one: exact constants against spectral norms."""
+"""Learning abs(x) with 1-Lipschitz networks: exact Lipschitz constants against spectral norms."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from elflow._checks import check_choice
 from elflow.activations import FELU, RELU, PiecewiseQuadratic
 from elflow.functional import lipschitz
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
-from experiments.framework.figure import INK, SOFT, STYLE, pyplot, save
-from experiments.framework.measure import mean_and_error
+from experiments.framework.figure import GREEN, INK, SOFT, draw_figure
+from experiments.framework.measure import count_parameters, mean_and_error
 
-__all__ = ["EXPERIMENTS", "METHODS", "ExactNetwork", "build", "one_layer_bound"]
+__all__ = ["EXPERIMENT", "METHODS", "ExactNetwork", "build", "one_layer_bound"]
 
 WIDTH = 64
-BATCH = 256
-RATE = 1e-2
-SEEDS = 3
+BATCH_SIZE = 256
+LEARNING_RATE = 1e-2
+N_SEEDS = 3
 GRID = 10_000
-DRAWN = 401
+N_DRAWN = 401
 
 METHODS = {
     "exact-relu": "Exact constant, ReLU, 1 hidden layer",
@@ -33,15 +33,15 @@ METHODS = {
     "spectral-2": "Spectral norms, ReLU, 2 hidden layers",
     "spectral-3": "Spectral norms, ReLU, 3 hidden layers",
 }
-COLORS = dict(zip(METHODS, ("#b8860b", "#1d6b4f", "#d98880", "#c0392b", "#7b241c"), strict=True))
+COLORS = dict(zip(METHODS, ("#b8860b", GREEN, "#d98880", "#c0392b", "#7b241c"), strict=True))
 
 
 class ExactNetwork(nn.Module):
     """A network of one hidden layer, divided by its Lipschitz constant where that is above one.
 
     Arguments:
-        units: Its width.
-        activation: What its units compute.
+        units: The number of units.
+        activation: The activation of the units.
 
     Example:
         >>> network = ExactNetwork(units=8, activation=RELU)
@@ -65,7 +65,7 @@ class ExactNetwork(nn.Module):
         return self.activation(self.w1 * x[:, None] + self.b1) @ (scale * self.w2) + self.b2
 
     def constant(self) -> Tensor:
-        """The exact Lipschitz constant of what `forward` computes."""
+        """The exact Lipschitz constant of the function that `forward` computes."""
         return self._constant().clamp(max=1)
 
     def _constant(self) -> Tensor:
@@ -73,7 +73,7 @@ class ExactNetwork(nn.Module):
 
 
 class SpectralNetwork(nn.Sequential):
-    """A ReLU network whose linear maps are each divided by their spectral norms."""
+    """A ReLU network whose linear maps are divided by their spectral norms."""
 
     def __init__(self, units: int, layers: int) -> None:
         widths = [1, *[units] * layers]
@@ -89,7 +89,7 @@ class SpectralNetwork(nn.Sequential):
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Divides each map by its norm as it is: in training, torch's estimate of it lags a little behind."""
+        """Divides each map by its exact norm: torch's estimate lags a little behind during training."""
         for part in self:
             if isinstance(part, nn.Linear):
                 remove_parametrizations(part, "weight")
@@ -97,7 +97,7 @@ class SpectralNetwork(nn.Sequential):
 
 
 def build(method: str, units: int = WIDTH) -> ExactNetwork | SpectralNetwork:
-    """A network of one of `METHODS`, with random weights.
+    """A network of one of `METHODS` with random weights.
 
     Example:
         >>> torch.allclose(build("spectral-3").constant(), torch.tensor(1.0), atol=0.1)
@@ -110,11 +110,11 @@ def build(method: str, units: int = WIDTH) -> ExactNetwork | SpectralNetwork:
 
 
 def one_layer_bound() -> float:
-    """The least mean squared error on [-1, 1] that spectral norms leave possible with one hidden layer.
+    """Lower bound of the mean squared error on [-1, 1] for one hidden layer with spectral norms of one.
 
-    The slope changes by abs(w1_i w2_i) at the corner of unit i, by Cauchy and Schwarz by at most one over all units. So
-    the even part of the network has slopes of at most 1/2, and abs(x) minus it rises by at least x/2 on [0, 1]: the
-    variance of that is 1/48.
+    The slope changes by abs(w1_i w2_i) at the corner of unit i, and by at most one over all units (Cauchy-Schwarz). So
+    the even part of the network has slopes of at most 1/2, and abs(x) minus it grows by at least x/2 on [0, 1], which
+    has the variance 1/48.
 
     Example:
         >>> round(one_layer_bound(), 4)
@@ -124,23 +124,23 @@ def one_layer_bound() -> float:
 
 
 def jobs(plan: Plan) -> list[Job]:
-    steps = plan.steps(2_000 if plan.scale == "cpu" else 20_000)
-    same = {"steps": steps, "batch": BATCH, "rate": RATE, "units": WIDTH}
+    steps = plan.scaled(2_000 if plan.scale == "cpu" else 20_000)
+    same = {"steps": steps, "batch_size": BATCH_SIZE, "learning_rate": LEARNING_RATE, "units": WIDTH}
     return [
         Job(f"{method}-{seed}", {"method": method, "seed": seed, **same})
         for method in METHODS
-        for seed in plan.seeds(SEEDS)
+        for seed in plan.seeds(N_SEEDS)
     ]
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
-    """Fits a network to abs(x) on points of [-1, 1]; the error is an integral over that interval."""
+    """Fits a network to abs(x) on random points of [-1, 1]. The error is the integral over that interval."""
     torch.manual_seed(settings["seed"])
     network, steps = build(settings["method"], settings["units"]), settings["steps"]
-    optimizer = torch.optim.Adam(network.parameters(), lr=settings["rate"])
+    optimizer = torch.optim.Adam(network.parameters(), lr=settings["learning_rate"])
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
-        x = 2 * torch.rand(settings["batch"]) - 1
+        x = 2 * torch.rand(settings["batch_size"]) - 1
         loss = (network(x) - x.abs()).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -152,89 +152,83 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
             network.settle()
         x = 2 * (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID - 1
         y = network(x)
-        drawn = network(torch.linspace(-1, 1, DRAWN, dtype=torch.float64))
+        drawn = network(torch.linspace(-1, 1, N_DRAWN, dtype=torch.float64))
         return {
             "error": (y - x.abs()).square().mean().item(),
             "steepest": (y.diff() / x.diff()).abs().max().item(),
             "constant": network.constant().item(),
-            "parameters": sum(p.numel() for p in network.parameters()),
+            "parameters": count_parameters(network),
             "drawn": [round(value, 6) for value in drawn.tolist()],
         }
 
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
-    found = {method: [r for key, r in records.items() if key.startswith(method)] for method in METHODS}
-    found = {method: of for method, of in found.items() if of}
-    _draw(folder / "absolute-value.png", found)
+    runs = {method: [r for key, r in records.items() if key.startswith(method)] for method in METHODS}
+    runs = {method: some for method, some in runs.items() if some}
+    _draw(folder / "absolute-value.png", runs)
     rows = []
-    for method, of in found.items():
-        errors = [record["error"] for record in of]
-        mean, spread = mean_and_error(errors)
+    for method, some in runs.items():
+        mean, error = mean_and_error([record["error"] for record in some])
         rows.append(
             [
                 METHODS[method],
-                str(of[0]["parameters"]),
-                f"{mean:.1e} ± {spread:.0e}",
-                f"{max(record['steepest'] for record in of):.4f}",
-                f"{max(record['constant'] for record in of):.4f}",
+                str(some[0]["parameters"]),
+                f"{mean:.1e} ± {error:.0e}",
+                f"{max(record['steepest'] for record in some):.4f}",
+                f"{max(record['constant'] for record in some):.4f}",
             ]
         )
-    columns = ["Network", "Parameters", "Mean squared error", "Greatest slope", "Constant"]
+    columns = ["Network", "Parameters", "Mean squared error", "Largest slope", "Constant"]
     note = (
-        f"Mean and standard error over {len(errors)} seeds; slopes and constants are the greatest of the seeds. The "
-        "constant is exact for the first two, and the product of the spectral norms for the others. No network with "
-        f"one hidden layer and spectral norms of one gets below 1/48 = {one_layer_bound():.4f}."
+        f"Mean and standard error over {len(some)} seeds; slopes and constants are the maximum over seeds. The constant "
+        "is exact for the first two networks, and the product of the spectral norms for the others. No network with "
+        f"one hidden layer and spectral norms of one has an error below 1/48 = {one_layer_bound():.4f}."
     )
-    caption = "What was learnt (first seed), and how far it is from abs(x)."
+    caption = "Learned functions (first seed), and their distance from abs(x)."
     table = Table("abs(x) on [-1, 1], x uniform", columns, rows, note)
-    return Report(_text(found), [table], {"absolute-value.png": caption})
+    return Report(_describe(runs), [table], {"absolute-value.png": caption})
 
 
-def _text(found: dict[str, list[Record]]) -> str:
-    ours = [record["error"] for method, of in found.items() if method.startswith("exact") for record in of]
-    theirs = [record["error"] for method, of in found.items() if method.startswith("spectral") for record in of]
+def _describe(runs: dict[str, list[Record]]) -> str:
+    exact = [record["error"] for method, some in runs.items() if method.startswith("exact") for record in some]
+    spectral = [record["error"] for method, some in runs.items() if method.startswith("spectral") for record in some]
     text = (
-        f"All networks are {WIDTH} units wide and saw as many points, {BATCH} at a time, uniform on [-1, 1]. "
-        "To be abs(x), a network must have a slope of modulus one everywhere, which with spectral norms of one each "
-        "layer must let through without loss. A layer of ReLU units only does so where all units that the gradient "
-        "passes are on, and a network of which that is true everywhere is linear (Anil, Lucas and Grosse, 2019). The "
-        "exact constant belongs to the network as a whole: its layers may be as steep as they like, and abs(x) = "
-        "relu(x) + relu(-x) is such a network."
+        f"All networks have {WIDTH} units in each hidden layer and were trained on the same number of points, uniform "
+        f"on [-1, 1], in batches of {BATCH_SIZE}. To represent abs(x), a network must have slopes of modulus one "
+        "everywhere. With spectral norms of one, every layer must then preserve the norm of the gradient. A layer of "
+        "ReLU units does so only where all units on the gradient's path are active, and a network for which that is "
+        "true everywhere is linear (Anil, Lucas and Grosse, 2019). The exact constant is that of the network as a "
+        "whole: its layers may have any slopes, and abs(x) = relu(x) + relu(-x) is such a network."
     )
-    if ours and theirs:
-        ratio = min(theirs) / max(ours)
-        found_out = (
-            f"The worst fit with the exact constant has a mean squared error of {max(ours):.1e}, the best one with "
-            f"spectral norms {min(theirs):.1e}, {ratio:.3g} times as much: "
-            + ("these cannot follow." if ratio > 10 else "not yet the difference to be expected.")
+    if exact and spectral:
+        ratio = min(spectral) / max(exact)
+        finding = (
+            f"The worst fit with the exact constant has a mean squared error of {max(exact):.1e}, the best one with "
+            f"spectral norms {min(spectral):.1e}, {ratio:.3g} times as much: "
+            + ("spectral norms cannot represent abs(x)." if ratio > 10 else "not yet the expected difference.")
         )
-        return f"{found_out}\n\n{text}"
+        return f"{finding}\n\n{text}"
     return text
 
 
-def _draw(path: Path, found: dict[str, list[Record]]) -> None:
-    plt = pyplot()
-    x = torch.linspace(-1, 1, DRAWN, dtype=torch.float64)
-    with plt.rc_context(STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
+def _draw(path: Path, runs: dict[str, list[Record]]) -> None:
+    x = torch.linspace(-1, 1, N_DRAWN, dtype=torch.float64)
+    with draw_figure(path, columns=2, figsize=(11, 4.4)) as (figure, axes):
+        left, right = axes[0]
         left.plot(x, x.abs(), color=SOFT, linewidth=5, alpha=0.5, label="abs(x)")
-        for method, of in found.items():
-            y = torch.tensor(of[0]["drawn"], dtype=torch.float64)
+        for method, some in runs.items():
+            y = torch.tensor(some[0]["drawn"], dtype=torch.float64)
             style = "--" if method == "exact-felu" else "-"
             left.plot(x, y, style, color=COLORS[method], linewidth=1.5, label=METHODS[method])
             right.plot(x, (y - x.abs()).abs().clamp(min=1e-6), color=COLORS[method], linewidth=1.2)
-        left.set(title="Learnt functions", xlabel="x", ylim=(-0.05, 1.65), yticks=[0, 0.25, 0.5, 0.75, 1])
+        left.set(title="Learned functions", xlabel="x", ylim=(-0.05, 1.65), yticks=[0, 0.25, 0.5, 0.75, 1])
         left.legend(frameon=False, loc="upper center", fontsize=8)
         right.set(title="Distance from abs(x)", xlabel="x", yscale="log", ylim=(1e-6, 1))
         right.tick_params(which="minor", left=False)
         right.grid(axis="y", color=SOFT, alpha=0.3)
         figure.suptitle("abs(x) with 1-Lipschitz networks", fontsize=12, color=INK)
-        save(figure, path)
-        plt.close(figure)
 
 
-EXPERIMENTS = {
-    "absolute-value": Experiment(
-        "absolute-value", "Learning the absolute value under a Lipschitz constraint", jobs, work, report
-    )
-}
+EXPERIMENT = Experiment(
+    "absolute-value", "Learning the absolute value under a Lipschitz constraint", jobs, work, report
+)

@@ -1,4 +1,4 @@
-"""The paper's first figures: activations, one-layer networks, and what decides their Lipschitz constants."""
+"""The paper's first figures: activations, one-layer networks, and the points that decide their Lipschitz constants."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch import Tensor
 from elflow.activations import FELU, QELU, RELU, PiecewiseQuadratic
 from elflow.functional import elf, elf_inverse, lipschitz
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
-from experiments.framework.figure import ACCENT, INK, SOFT, STYLE, pyplot, save
+from experiments.framework.figure import ACCENT, GREEN, INK, SOFT, draw_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["EXPERIMENTS", "breakpoints", "draw", "random_network", "steepest_on_grid"]
+__all__ = ["EXPERIMENT", "breakpoints", "draw", "random_network", "steepest_on_grid"]
 
-COLORS = {FELU: "#1d6b4f", RELU: "#b8860b", QELU: "#4a5fa5"}
+COLORS = {FELU: GREEN, RELU: "#b8860b", QELU: "#4a5fa5"}
 NAMES = {FELU: "FELU", RELU: "ReLU", QELU: "QELU"}
 UNITS = [5, 50, 500]
 POINTS = 20_001
 REACH = 10.0
-"""Grids go so far to both sides of zero: all ramps of `random_network` end before that."""
+"""Grids extend this far on both sides of zero: all ramps of `random_network` lie within."""
 
 
 def random_network(units: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A network whose ramps lie within about three of zero: w1, b1 and w2, `(units,)` each.
+    """A random network whose ramps lie within about three of zero: w1, b1 and w2, `(units,)` each.
 
     Example:
         >>> w1, b1, w2 = random_network(units=5, seed=0)
@@ -42,7 +42,7 @@ def random_network(units: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def breakpoints(w1: Tensor, b1: Tensor, activation: PiecewiseQuadratic) -> Tensor:
-    """The points between which the slope of the network is a straight line, in order.
+    """Sorted points between which the slope of the network is linear.
 
     Example:
         >>> breakpoints(torch.tensor([2.0]), torch.tensor([4.0]), FELU)
@@ -53,12 +53,12 @@ def breakpoints(w1: Tensor, b1: Tensor, activation: PiecewiseQuadratic) -> Tenso
 
 
 def steepest_on_grid(weights: tuple[Tensor, ...], slope: Callable[[Tensor], Tensor], points: int = POINTS) -> float:
-    """The greatest abs(g') among equidistant points: what a search finds that does not know where to look.
+    """Maximum of abs(g') on an equidistant grid: a search without knowledge of the breakpoints.
 
     Arguments:
         weights: w1, b1 and w2 of the network, `(H,)` each.
-        slope: That of the activation.
-        points: How many points.
+        slope: The slope of the activation.
+        points: The number of points.
 
     Example:
         >>> w1, b1, w2 = random_network(units=5, seed=0)
@@ -75,18 +75,14 @@ def _elu_slope(u: Tensor) -> Tensor:
 
 
 def draw(path: Path, units: int = 5, seed: int = 11, bound: float = 0.99) -> dict[str, float]:
-    """Draws the figure into a PNG and returns the Lipschitz constant that it shows for each activation."""
-    plt = pyplot()
+    """Draws the figure to a PNG file and returns the Lipschitz constant of each activation in it."""
     weights = random_network(units, seed)
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(2, 3, figsize=(12, 6.4), layout="constrained")
+    with draw_figure(path, rows=2, columns=3, figsize=(12, 6.4)) as (figure, axes):
         _draw_activations(axes[0, 0], axes[1, 0])
         constants = {}
         for column, activation in enumerate((RELU, FELU), start=1):
             constants[NAMES[activation]] = _draw_network(axes[:, column], weights, activation, bound)
         figure.suptitle(f"One-layer networks of {units} units and their exact Lipschitz constants", fontsize=12)
-        save(figure, path)
-        plt.close(figure)
     return constants
 
 
@@ -106,7 +102,7 @@ def _draw_network(axes: list[Axes], weights: tuple[Tensor, ...], activation: Pie
     w1, b1, w2 = weights
     zero = w1.new_zeros(())
     corners = breakpoints(w1, b1, activation)
-    # Both sides of each corner, so that the jumps of ReLU's slope are drawn upright.
+    # Points on both sides of each corner, so that the jumps of ReLU's slope are vertical lines.
     x = torch.cat([torch.linspace(-5, 5, 2001, dtype=w1.dtype), corners - 1e-9, corners + 1e-9]).sort().values
     u = w1 * x[:, None] + b1
     g, slope = (w2 * activation(u)).sum(-1), (w1 * w2 * activation.slope(u)).sum(-1)
@@ -138,7 +134,7 @@ def jobs(plan: Plan) -> list[Job]:
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
-    """The constants of random networks, exactly and on a grid. ELU has no exact ones."""
+    """Lipschitz constants of random networks, exact and on a grid. ELU has no exact ones."""
     rows = []
     for units in settings["units"]:
         weights = random_network(units, settings["seed"])
@@ -158,43 +154,38 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     short = [1 - row["grid"] / row["exact"] for row in known]
     below = sum(gap >= -1e-12 for gap in short)
     text = (
-        "The slope of a one-layer network of ReLU, FELU or QELU units is a straight line between finitely many points, "
-        "so that it is greatest at one of them: that gives the Lipschitz constant exactly, where a grid only bounds it "
-        f"from below. On {below} of {len(known)} networks none of the {record['points']:,} points of a grid was "
-        "steeper than the exact constant, and the greatest slope there fell short of it by at most "
-        f"{100 * max(short):.2g} %. The slope of ELU is exponential, and there are no such points. Its greatest slope "
-        "on the grid differs, with the same weights, from that of QELU by at most "
-        f"{100 * _apart(record, 'QELU'):.0f} %, from that of FELU by {100 * _apart(record, 'FELU'):.0f} %, from that "
-        f"of ReLU by {100 * _apart(record, 'ReLU'):.0f} %."
+        "The slope of a one-layer network of ReLU, FELU or QELU units is linear between finitely many breakpoints, so "
+        "that its maximum is at one of them: that gives the Lipschitz constant exactly, whereas a grid only gives a "
+        f"lower bound. On {below} of {len(known)} networks none of {record['points']:,} grid points was steeper than "
+        f"the exact constant, and the largest slope on the grid was at most {100 * max(short):.2g} % below it. The "
+        "slope of ELU is exponential and has no such breakpoints. With the same weights, its largest slope on the grid "
+        f"differs from that of QELU by at most {100 * _apart(record, 'QELU'):.0f} %, from that of FELU by "
+        f"{100 * _apart(record, 'FELU'):.0f} %, and from that of ReLU by {100 * _apart(record, 'ReLU'):.0f} %."
     )
     rows = [
         [
             row["activation"],
             str(row["units"]),
-            "not known" if row["exact"] is None else f"{row['exact']:.6f}",
+            "unknown" if row["exact"] is None else f"{row['exact']:.6f}",
             f"{row['grid']:.6f}",
             "" if row["exact"] is None else f"{max(0.0, row['exact'] - row['grid'] - 1e-12):.1e}",
         ]
         for row in record["rows"]
     ]
-    columns = ["Activation", "Units", "Exact constant", "Greatest slope on the grid", "Difference"]
-    note = (
-        "The same random weights for all activations. The paper shows such networks in pictures; the weights are ours."
-    )
+    columns = ["Activation", "Units", "Exact constant", "Largest slope on the grid", "Difference"]
+    note = "The same random weights for all activations. The paper shows such networks; the weights are ours."
     caption = (
-        "Left: the activations and their slopes. Beside them a random network of ReLU and one of FELU units, the "
-        "increasing map that ELF makes of it and that map's inverse; below, its slope, the points that decide the "
-        "Lipschitz constant, and the one that it comes from, circled."
+        "Left: the activations and their slopes. Middle and right: a random network of ReLU units and one of FELU "
+        "units, the increasing map that ELF makes of it and the inverse of that map; below, its slope, the breakpoints, "
+        "and the one that gives the Lipschitz constant, circled."
     )
     return Report(text, [Table("Exact constants and slopes on a grid", columns, rows, note)], {"networks.png": caption})
 
 
 def _apart(record: Record, activation: str) -> float:
-    """How far the slopes of ELU are from those of an activation, relatively, on the grid."""
-    found = {(row["activation"], row["units"]): row["grid"] for row in record["rows"]}
-    return max(abs(grid / found["ELU", units] - 1) for (name, units), grid in found.items() if name == activation)
+    """Largest relative difference between the slopes of ELU and of an activation on the grid."""
+    slopes = {(row["activation"], row["units"]): row["grid"] for row in record["rows"]}
+    return max(abs(grid / slopes["ELU", units] - 1) for (name, units), grid in slopes.items() if name == activation)
 
 
-EXPERIMENTS = {
-    "networks": Experiment("networks", "One-layer networks and their Lipschitz constants", jobs, work, report)
-}
+EXPERIMENT = Experiment("networks", "One-layer networks and their Lipschitz constants", jobs, work, report)

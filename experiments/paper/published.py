@@ -1,22 +1,22 @@
-"""What others have published: test likelihoods of the data sets that the paper compares on.
+"""Published test likelihoods for the data sets of the paper.
 
-`TABULAR` is in nats, of the test rows as Papamakarios et al. (2017) prepared them; `IMAGES` in bits per dimension, of
-8-bit test images. `ELF_AR` are the paper's own figures. None of it was measured here.
+`TABULAR` is in nats, for test rows prepared as by Papamakarios et al. (2017); `IMAGES` is in bits per dimension, for
+8-bit test images. `ELF_AR` contains the paper's own figures. Nothing of it was measured here.
 
-Each figure was looked up in a source and not taken from memory:
+Each figure was looked up in one of these sources:
 
 * Tables 3 and 5 of Kobyzev, Prince and Brubaker, "Normalizing Flows: An Introduction and Review" (2020), which lists
   figures "as they were presented in the corresponding papers": all but those of the next two lines.
-* The README of Transformation Autoregressive Networks (github.com/lupalab/tan): TAN, MADE and MADE MoG. It asks that
-  these figures of TAN be reported, which are the published ones; FFJORD's table has earlier ones of a preprint.
+* The README of Transformation Autoregressive Networks (github.com/lupalab/tan): TAN, MADE and MADE MoG. It asks to
+  report these figures of TAN, which are the published ones; FFJORD's table has earlier ones of a preprint.
 * The main table of Durkan et al., "Neural Spline Flows" (2019), in a public write-up of that paper: Block-NAF.
 
-What two of these sources have is the same in both; but Durkan et al. trained a Glow and a MAF of their own that are
-stronger than those here. Where a paper has a flow with 5 and with 10 layers, the better one of each data set is given,
-as FFJORD's table and later ones do.
+Figures that are in two of these sources agree, except that Durkan et al. trained stronger versions of Glow and MAF.
+If a paper has a flow with 5 and with 10 layers, the better one of each data set is given, as in FFJORD's table and
+later ones.
 
-Left out, because no source of them could be had here: CP-Flow on tables; MaCow, ANF, VFlow and MALI on images; and the
-paper's own figures but the four in `ELF_AR`.
+Left out, because no source was available: CP-Flow on tables; MaCow, ANF, VFlow and MALI on images; and the paper's own
+figures except the four in `ELF_AR`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["ELF_AR", "IMAGES", "TABULAR", "UNSEEN", "Published"]
 
 @dataclass(frozen=True)
 class Published:
-    """A figure that others have published.
+    """A published figure.
 
     Arguments:
-        system: What was trained.
-        dataset: On what: `"power"`, `"gas"`, `"hepmass"`, `"miniboone"`, `"bsds300"`, `"mnist"`, `"cifar10"`,
+        system: The model.
+        dataset: The data set: `"power"`, `"gas"`, `"hepmass"`, `"miniboone"`, `"bsds300"`, `"mnist"`, `"cifar10"`,
             `"imagenet32"`, `"imagenet64"`, `"checkerboard"` or `"eight-gaussians"`.
         value: The mean test log-likelihood in nats, or the bits per dimension of images.
-        reference: The paper that has it.
+        reference: The paper that reports it.
 
     Example:
         >>> best = max((one for one in TABULAR if one.dataset == "power"), key=lambda one: one.value)
@@ -50,7 +50,7 @@ class Published:
 
 
 def _row(system: str, reference: str, datasets: list[str], values: list[float | None]) -> list[Published]:
-    """The figures of a system, None where it has none."""
+    """Figures of a system, with None for data sets without a figure."""
     pairs = zip(datasets, values, strict=True)
     return [Published(system, dataset, value, reference) for dataset, value in pairs if value is not None]
 
@@ -63,7 +63,7 @@ ELF_AR = [
     *_row("ELF-AR", "Gopal 2021", ["bsds300", "checkerboard", "eight-gaussians"], [157.8, -3.56, -2.8]),
     *_row("ELF-AR, 1.9M parameters", "Gopal 2021", ["mnist"], [0.92]),
 ]
-"""The paper's own; -2.8 is the entropy of the eight Gaussians, to its two digits."""
+"""The paper's own figures; -2.8 is minus the entropy of the eight Gaussians, to two digits."""
 
 UNSEEN = {
     "MaCow": "Ma et al. 2019",
@@ -71,7 +71,7 @@ UNSEEN = {
     "VFlow": "Chen et al. 2020",
     "MALI": "Zhuang et al. 2021",
 }
-"""Systems that the paper compares with on images, and whose figures could not be had here."""
+"""Systems that the paper compares with on images and whose figures are not available here."""
 
 TABULAR = [
     *_row("MADE", _MAF, _TABLES, [-3.08, 3.56, -20.98, -15.59, 148.85]),
@@ -89,7 +89,7 @@ TABULAR = [
     *_row("UMNN", "Wehenkel and Louppe 2019", _TABLES, [0.63, 10.89, -13.99, -9.67, 157.98]),
     *(one for one in ELF_AR if one.dataset in _TABLES),
 ]
-"""Mean test log-likelihoods in nats: more is better."""
+"""Mean test log-likelihoods in nats: higher is better."""
 
 IMAGES = [
     *_row("RealNVP", "Grathwohl et al. 2019", _IMAGES, [1.06, None, None, None]),
@@ -103,4 +103,4 @@ IMAGES = [
     *_row("Flow++", "Ho et al. 2019", _IMAGES, [None, 3.08, 3.86, 3.69]),
     *(one for one in ELF_AR if one.dataset in _IMAGES),
 ]
-"""Bits per dimension of test images: less is better. Flow++ has variational dequantisation, the others uniform."""
+"""Bits per dimension of test images: lower is better. Flow++ has variational dequantisation, the others uniform."""

@@ -1,4 +1,4 @@
-"""Flows of ReLU networks against flows of networks with a continuous slope, on a uniform distribution."""
+"""Flows with ReLU networks against flows with networks of continuous slope, on a uniform distribution."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from elflow.flows.layered import LayeredFlow
 from elflow.functional import bumps
 from elflow.nn import ActNorm
 from elflow.nn.start import initial_phi
-from elflow.training import train
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
-from experiments.framework.figure import ACCENT, INK, SOFT, STYLE, pyplot, save
-from experiments.framework.measure import mean_and_error
+from experiments.framework.figure import ACCENT, GREEN, INK, SOFT, draw_figure
+from experiments.framework.measure import count_parameters, mean_and_error
+from experiments.framework.training import fit_batches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["EXPERIMENTS", "MODELS", "build", "relu_lipschitz"]
+__all__ = ["EXPERIMENT", "MODELS", "build", "relu_lipschitz"]
 
 UNITS = 2048
 BOUND = 0.99
-BATCH = 128
-RATE = 5e-3
-SEEDS = 3
-LITTLE = 0.1
-"""Of the gap that the affine layers alone leave: what a difference must exceed to speak for the paper."""
+BATCH_SIZE = 128
+LEARNING_RATE = 5e-3
+N_SEEDS = 3
+MIN_SHARE = 0.1
+"""Share of the affine gap that a difference must exceed to support the paper's claim."""
 GRID = 10_000
-WINDOWS = 60
+N_ROUNDS = 60
 AFFINE = math.log(math.pi * math.e / 6) / 2
-"""By how much a normal distribution of the right mean and variance falls short of U(0, 1), in nats."""
+"""Gap of a normal distribution with the mean and variance of U(0, 1), in nats."""
 
 MODELS = {
     "elf-felu": "ELF, FELU",
     "elf-relu": "ELF, ReLU",
-    "elf-fixed": "ELF, ReLU whose corners stay",
+    "elf-fixed": "ELF, ReLU with fixed corners",
     "residual-elu": "Residual flow, ELU",
     "residual-relu": "Residual flow, ReLU",
 }
 COLORS = {
-    "elf-felu": "#1d6b4f",
+    "elf-felu": GREEN,
     "elf-relu": "#b8860b",
     "elf-fixed": "#7d8a97",
     "residual-elu": "#4a5fa5",
@@ -58,16 +58,16 @@ COLORS = {
 
 
 def _activate(u: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    """Its value and its slope."""
+    """Value and slope of an activation."""
     slope = (u > 0).to(u.dtype) if activation == "relu" else u.clamp(max=0).exp()
     return relu(u) if activation == "relu" else slope - 1 + relu(u), slope
 
 
 def relu_lipschitz(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
-    """As `elflow.functional.lipschitz` of one ReLU network `(H,)`, in O(H log H), which 2048 units need.
+    """Exact Lipschitz constant of one ReLU network `(H,)` in O(H log H), fast enough for 2048 units.
 
-    The slope is a staircase: from the left end to the right one it jumps by abs(w1) w2 at the corner of each unit.
-    Units that share a corner up to rounding are taken one after the other, so that it may then come out too large.
+    The slope is a staircase that jumps by abs(w1) w2 at the corner of each unit, from left to right. The result may be
+    too large if units share a corner up to rounding, because their jumps are taken one after the other.
 
     Example:
         >>> from elflow.activations import RELU
@@ -82,7 +82,7 @@ def relu_lipschitz(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
 
 
 class NetworkTransform(Transform):
-    """`y = x + b2 + sum_i w2_i sigma(w1_i x + b1_i)` of points `(..., 1)`: for densities, not for samples."""
+    """`y = x + b2 + sum_i w2_i sigma(w1_i x + b1_i)` for points `(..., 1)`, without an inverse."""
 
     domain = constraints.real_vector
     codomain = constraints.real_vector
@@ -106,11 +106,11 @@ class NetworkTransform(Transform):
 
 
 class ReluELF(LazyTransform):
-    """What `elflow.ELF(features=1, activation=RELU)` has in its middle, but quick for many units.
+    """The middle layer of `elflow.ELF(features=1, activation=RELU)`, faster for many units.
 
     Arguments:
         units: The number of units.
-        corners: Whether corners may move. Else only the heights of bumps are learnt, and the shift.
+        corners: Whether corners are learned; otherwise only the heights of bumps and the shift are.
     """
 
     still: Tensor
@@ -119,7 +119,7 @@ class ReluELF(LazyTransform):
         super().__init__()
         self.units = units
         start = initial_phi(1, units)[0]
-        count = 0 if corners else units + 2 * ((units + 1) // 2)  # sharpness, place and width come first
+        count = 0 if corners else units + 2 * ((units + 1) // 2)  # sharpness, place and width come before the heights
         self.register_buffer("still", start[:count])
         self.phi = nn.Parameter(start[count:])
 
@@ -132,8 +132,8 @@ class ReluELF(LazyTransform):
 class Residual(LazyTransform):
     """The layer of a residual flow: a network whose two linear maps are divided by their spectral norms.
 
-    With norms of one, each of many units would see next to nothing of x. So x is scaled up for the network, and what
-    comes out scaled down again, which the affine layers around it could do as well: the constant stays what it is.
+    With norms of one, each of many units would receive nearly nothing of x. So the input of the network is scaled up
+    and its output scaled down, which the affine layers around it could do as well: its constant does not change.
     """
 
     def __init__(self, units: int, activation: str) -> None:
@@ -149,7 +149,7 @@ class Residual(LazyTransform):
 
 
 def build(model: str, units: int = UNITS) -> LayeredFlow:
-    """A flow in one dimension, one of `MODELS`, between two learnt affine layers.
+    """A one-dimensional flow, one of `MODELS`, between two learned affine layers.
 
     Example:
         >>> flow = build("residual-elu", units=16)
@@ -164,45 +164,45 @@ def build(model: str, units: int = UNITS) -> LayeredFlow:
         middle = ReluELF(units, corners=model == "elf-relu")
     else:
         middle = Residual(units, model.removeprefix("residual-"))
-    first = ActNorm(1).requires_grad_(model != "elf-fixed")  # which would move the corners, too
+    first = ActNorm(1).requires_grad_(model != "elf-fixed")  # it would move the corners, too
     return LayeredFlow([first, middle, ActNorm(1)], features=1, context=0)
 
 
 def jobs(plan: Plan) -> list[Job]:
-    steps = plan.steps(2_000 if plan.scale == "cpu" else 20_000)
-    same = {"steps": steps, "batch": BATCH, "rate": RATE, "units": UNITS}
+    steps = plan.scaled(2_000 if plan.scale == "cpu" else 20_000)
+    same = {"steps": steps, "batch_size": BATCH_SIZE, "learning_rate": LEARNING_RATE, "units": UNITS}
     return [
-        Job(f"{model}-{seed}", {"model": model, "seed": seed, **same}) for model in MODELS for seed in plan.seeds(SEEDS)
+        Job(f"{model}-{seed}", {"model": model, "seed": seed, **same})
+        for model in MODELS
+        for seed in plan.seeds(N_SEEDS)
     ]
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
-    """Fits a flow to U(0, 1). Its mean log-density there is an integral, so that the gap is free of noise."""
+    """Fits a flow to U(0, 1). The gap is an integral over (0, 1), and so without sampling error."""
     device = plan.device
     torch.manual_seed(settings["seed"])
-    flow = build(settings["model"], settings["units"]).to(device)
-    steps = settings["steps"]
-    averaged, history = train(
-        flow,
-        lambda: torch.rand(settings["batch"], 1).to(device),
-        steps=steps,
-        rate=settings["rate"],
-        halve_every=max(1, steps // 4),
+    fitted, training = fit_batches(
+        build(settings["model"], settings["units"]),
+        lambda: torch.rand(settings["batch_size"], 1),
+        settings["steps"],
+        settings["learning_rate"],
+        rounds=N_ROUNDS,
+        seed=settings["seed"],
+        device=device,
     )
-    window = max(1, steps // WINDOWS)
-    losses = torch.tensor(history.loss[: steps // window * window]).reshape(-1, window).mean(-1)
     inside = (torch.arange(GRID) + 0.5) / GRID
     return {
-        "gap": -_log_density(averaged, inside.to(device)).mean().item(),
-        "window": window,
-        "losses": [round(loss, 5) for loss in losses.tolist()],
-        "density": [round(p, 5) for p in _log_density(averaged, _places().to(device)).exp().tolist()],
-        "parameters": sum(p.numel() for p in flow.parameters() if p.requires_grad),
+        "gap": -_log_density(fitted, inside.to(device)).mean().item(),
+        "steps": [entry["step"] for entry in training.history],
+        "losses": [round(-entry["training"], 5) for entry in training.history],
+        "density": [round(p, 5) for p in _log_density(fitted, _places().to(device)).exp().tolist()],
+        "parameters": count_parameters(fitted),
     }
 
 
 def _places() -> Tensor:
-    """Where densities are drawn."""
+    """The points at which densities are drawn."""
     return torch.linspace(-0.25, 1.25, 601)
 
 
@@ -212,101 +212,99 @@ def _log_density(flow: LayeredFlow, x: Tensor) -> Tensor:
 
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
-    found = {model: [r for key, r in records.items() if key.startswith(model)] for model in MODELS}
-    found = {model: of for model, of in found.items() if of}
-    _draw(folder / "relu-flow.png", found)
+    runs = {model: [r for key, r in records.items() if key.startswith(model)] for model in MODELS}
+    runs = {model: some for model, some in runs.items() if some}
+    _draw(folder / "relu-flow.png", runs)
     rows = []
-    for model, of in found.items():
-        mean, error = mean_and_error([record["gap"] for record in of])
-        rows.append([MODELS[model], f"{of[0]['parameters']:,}", f"{-mean:.4f} ± {error:.4f}", f"{mean:.4f}"])
+    for model, some in runs.items():
+        mean, error = mean_and_error([record["gap"] for record in some])
+        rows.append([MODELS[model], f"{some[0]['parameters']:,}", f"{-mean:.4f} ± {error:.4f}", f"{mean:.4f}"])
     rows.append(["Affine layers alone: a normal distribution", "2", f"{-AFFINE:.4f}", f"{AFFINE:.4f}"])
     columns = ["Flow", "Parameters", "Mean log-density", "Gap to the bound"]
     note = (
-        f"Nats, integrated over (0, 1), mean and standard error over {len(of)} seeds. The bound is 0, minus the "
-        "entropy. The last row is not fitted: it is the best that a normal distribution can do, -ln(pi e / 6) / 2."
+        f"Nats, integrated over (0, 1), mean and standard error over {len(some)} seeds. The bound is 0, minus the "
+        "entropy. The last row is not fitted: it is the best normal distribution, -ln(pi e / 6) / 2."
     )
     table = Table(f"Uniform distribution on (0, 1), {UNITS} units", columns, rows, note)
-    caption = (
-        "Densities that were learnt (all seeds), and the loss on the way (first seed); dotted, the affine layers alone."
-    )
-    return Report(_text(found), [table], {"relu-flow.png": caption})
+    caption = "Learned densities (all seeds), and the loss during training (first seed); dotted: affine layers alone."
+    return Report(_describe(runs), [table], {"relu-flow.png": caption})
 
 
-def _text(found: dict[str, list[Record]]) -> str:
-    gaps = {model: [record["gap"] for record in of] for model, of in found.items()}
+def _describe(runs: dict[str, list[Record]]) -> str:
+    gaps = {model: [record["gap"] for record in some] for model, some in runs.items()}
     reason = (
-        "ReLU's slope is a staircase. Moving a corner changes the slope at those points only that it passes, so that "
-        "the log-determinant of a batch has no gradient in where the corners are, although its mean depends on it: "
-        "there the gradient is not that of the likelihood. As we understand the paper, it finds that ReLU flows do not "
-        f"learn a uniform distribution with {UNITS} units, and that flows with a continuous slope do."
+        "The slope of a ReLU network is a staircase. Moving a corner changes the slope only at the points that it "
+        "passes, so that the log-determinant of a batch has no gradient with respect to the corners, although its "
+        "expectation depends on them: the gradient is not that of the expected likelihood. As we understand the paper, "
+        f"it finds that ReLU flows with {UNITS} units do not learn a uniform distribution, and that flows with a "
+        "continuous slope do."
     )
     lines = []
     for family, rough, smooth in (
         ("ELF", "elf-relu", "elf-felu"),
         ("The residual flow", "residual-relu", "residual-elu"),
     ):
-        if rough in found and smooth in found:
-            (a, a_error), (b, b_error) = (mean_and_error(gaps[model]) for model in (rough, smooth))
-            difference, error = a - b, math.hypot(a_error, b_error)
-            name = MODELS[smooth].split(", ")[1]
-            sure = min(len(found[rough]), len(found[smooth])) > 1 and abs(difference) > 2 * error
-            if sure and difference > LITTLE * AFFINE:
-                verdict = f"reproduced. With ReLU the gap is larger than with {name}"
-            elif sure and difference < 0:
-                verdict = f"refuted. With ReLU the gap is smaller than with {name}"
-            else:
-                verdict = f"neither reproduced nor refuted. ReLU and {name} differ by little, or by less than is sure"
-            closed = [f"{round(100 * (1 - gap / AFFINE))} %" for gap in (a, b)]
-            lines.append(
-                f"**{family}**: {verdict}, by {abs(difference):.4f} ± {error:.4f} nats. Of the gap that the affine "
-                f"layers alone leave, ReLU closes {closed[0]}, {name} {closed[1]}."
-            )
-    if "elf-fixed" in found and "elf-relu" in found:
+        if rough in gaps and smooth in gaps:
+            lines.append(_compare(family, gaps[rough], gaps[smooth], MODELS[smooth].split(", ")[1]))
+    if "elf-fixed" in gaps and "elf-relu" in gaps:
         (a, a_error), (b, b_error) = (mean_and_error(gaps[model]) for model in ("elf-relu", "elf-fixed"))
-        better = a - b > 2 * math.hypot(a_error, b_error)
+        is_better = a - b > 2 * math.hypot(a_error, b_error)
         lines.append(
-            "To see whether it is the gradient in the corners, ReLU was also fitted with corners, and the affine layer "
-            "before them, that stay as they began. The heights of the steps and the affine layer behind are learnt, "
-            f"for which the gradient is right. The gap is {b:.4f} ± {b_error:.4f} instead of {a:.4f} ± {a_error:.4f}. "
-            + ("So ReLU learns once nothing moves its corners." if better else "So it is not, or not alone.")
+            "To test whether the gradient of the corners is the cause, ReLU was also fitted with corners, and the "
+            "affine layer before them, fixed at their initial values. The heights of the steps and the affine layer "
+            f"behind are learned, for which the gradient is right. The gap is {b:.4f} ± {b_error:.4f} instead of "
+            f"{a:.4f} ± {a_error:.4f}. "
+            + ("So ReLU learns once its corners are fixed." if is_better else "So it is not the cause, or not alone.")
         )
     return "\n\n".join([*lines, reason])
 
 
-def _draw(path: Path, found: dict[str, list[Record]]) -> None:
-    plt = pyplot()
+def _compare(family: str, rough: list[float], smooth: list[float], name: str) -> str:
+    """Whether the gaps of a family of flows reproduce the paper's claim about ReLU."""
+    (a, a_error), (b, b_error) = mean_and_error(rough), mean_and_error(smooth)
+    difference, error = a - b, math.hypot(a_error, b_error)
+    is_significant = min(len(rough), len(smooth)) > 1 and abs(difference) > 2 * error
+    if is_significant and difference > MIN_SHARE * AFFINE:
+        verdict = f"reproduced. With ReLU the gap is larger than with {name}"
+    elif is_significant and difference < 0:
+        verdict = f"refuted. With ReLU the gap is smaller than with {name}"
+    else:
+        verdict = f"neither reproduced nor refuted. The difference between ReLU and {name} is small or not significant"
+    closed = [f"{round(100 * (1 - gap / AFFINE))} %" for gap in (a, b)]
+    return (
+        f"**{family}**: {verdict}, by {abs(difference):.4f} ± {error:.4f} nats. Of the gap that the affine layers "
+        f"alone leave, ReLU closes {closed[0]}, {name} {closed[1]}."
+    )
+
+
+def _draw(path: Path, runs: dict[str, list[Record]]) -> None:
     x = _places()
     normal = torch.exp(-6 * (x - 0.5) ** 2) * math.sqrt(6 / math.pi)
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, 3, figsize=(12, 3.9), layout="constrained", width_ratios=(1, 1, 0.9))
-        for place, family, title in ((axes[0], "elf", "ELF"), (axes[1], "residual", "Residual flow")):
+    with draw_figure(path, columns=3, figsize=(12, 3.9), width_ratios=(1, 1, 0.9)) as (figure, axes):
+        for place, family, title in ((axes[0, 0], "elf", "ELF"), (axes[0, 1], "residual", "Residual flow")):
             place.plot(
                 [-0.25, 0, 0, 1, 1, 1.25], [0, 0, 1, 1, 0, 0], color=SOFT, linewidth=4, alpha=0.5, label="uniform"
             )
             place.plot(x, normal, color=INK, linestyle=":", linewidth=1, label="affine layers alone")
-            for model, of in found.items():
+            for model, some in runs.items():
                 if model.startswith(family):
-                    for record in of:
-                        label = MODELS[model].split(", ")[1] if record is of[0] else None
+                    for record in some:
+                        label = MODELS[model].split(", ")[1] if record is some[0] else None
                         place.plot(x, record["density"], color=COLORS[model], linewidth=1.1, alpha=0.8, label=label)
             place.set(title=f"{title}, {UNITS} units", xlabel="x", ylabel="density", ylim=(-0.05, 1.95))
             place.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
-        _draw_losses(axes[2], found)
+        _draw_losses(axes[0, 2], runs)
         figure.suptitle("A uniform distribution, with and without a continuous slope", fontsize=12)
-        save(figure, path)
-        plt.close(figure)
 
 
-def _draw_losses(place: Axes, found: dict[str, list[Record]]) -> None:
+def _draw_losses(place: Axes, runs: dict[str, list[Record]]) -> None:
     place.axhline(AFFINE, color=INK, linestyle=":", linewidth=1)
-    for model, of in found.items():
-        steps = [of[0]["window"] * (k + 1) for k in range(len(of[0]["losses"]))]
+    for model, some in runs.items():
         style = "-" if model.startswith("elf") else "--"
-        place.plot(steps, of[0]["losses"], style, color=COLORS[model], linewidth=1.2, label=MODELS[model])
+        first = some[0]
+        place.plot(first["steps"], first["losses"], style, color=COLORS[model], linewidth=1.2, label=MODELS[model])
     place.set(title="Training", xlabel="step", ylabel="minus mean log-density", ylim=(-0.02, 0.42))
     place.legend(frameon=False, fontsize=8, loc="upper right")
 
 
-EXPERIMENTS = {
-    "relu-flow": Experiment("relu-flow", "ReLU in a flow, on a uniform distribution", jobs, work, report),
-}
+EXPERIMENT = Experiment("relu-flow", "ReLU in a flow, on a uniform distribution", jobs, work, report)

@@ -1,4 +1,4 @@
-"""How long a Lipschitz constant takes: the paper's algorithm and ours, by the size of the network and of the batch."""
+"""Run time of exact Lipschitz constants: the paper's algorithm and ours, by number of units and of networks."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from elflow import testing
 from elflow.functional import lipschitz
 from elflow.kernels import native
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
-from experiments.framework.figure import ACCENT, INK, SOFT, STYLE, pyplot, save
-from experiments.framework.measure import interleaved, machine
+from experiments.framework.figure import ACCENT, GREEN, INK, SOFT, draw_figure
+from experiments.framework.measure import describe_machine, median_times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ALGORITHMS", "EXPERIMENTS", "fit_line", "networks_at_once", "papers_algorithm"]
+__all__ = ["ALGORITHMS", "EXPERIMENT", "fit_line", "native_direct", "networks_per_call", "papers_algorithm"]
 
 UNITS = [16, 32, 64, 128, 256, 512, 1024]
 BATCHES = [64, 128, 256, 384, 512, 768, 1024]
 FIXED_UNITS = 32
 SECONDS = 40.0
-FROM_UNITS = 128
-"""Powers of the number of units are fitted from here on, where the highest of them weighs most."""
+MIN_FITTED_UNITS = 128
+"""Powers of the number of units are fitted from here on, where the highest power dominates."""
 
 
 def papers_algorithm(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
-    """The greatest abs(g') over both breakpoints of each unit and both ends, each time from all units: O(H^2).
+    """The paper's algorithm: the maximum of abs(g') over all breakpoints and both ends, in O(H^2).
 
     Arguments:
         w1, b1, w2: Networks of FELU units, `(N, H)` each, without zeros in w1.
@@ -48,40 +48,41 @@ def papers_algorithm(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
     slopes = w1 * w2
     points = torch.cat([-b1, -1 - b1], dim=-1) / torch.cat([w1, w1], dim=-1)
     ramps = w1[:, None] * points[..., None]
-    ramps.add_(b1[:, None] + 1).clamp_(0, 1)  # in place: new memory for each step can take longer than the step
+    ramps.add_(b1[:, None] + 1).clamp_(0, 1)  # in place: allocating memory can take longer than the computation
     rising = (slopes * (w1 > 0)).sum(-1, keepdim=True)
     ends = torch.cat([rising, slopes.sum(-1, keepdim=True) - rising], dim=-1)
     return torch.cat([torch.einsum("nph,nh->np", ramps, slopes), ends], dim=-1).abs().amax(-1)
 
 
-def _native_direct(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
+def native_direct(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
+    """The paper's algorithm in C++."""
     return native.steepest(w1, b1, w2, "direct")[0]
 
 
 Algorithm = Callable[[Tensor, Tensor, Tensor], Tensor]
 ALGORITHMS: dict[str, Algorithm] = {"paper": papers_algorithm, "elflow": lipschitz}
 if not native.why_not:
-    ALGORITHMS["direct"] = _native_direct
+    ALGORITHMS["direct"] = native_direct
 LABELS = {
     "paper": "The paper's algorithm, in torch",
     "direct": "The paper's algorithm, in C++",
     "elflow": "elflow",
 }
-LOOKS = {"paper": (ACCENT, "o"), "direct": (SOFT, "s"), "elflow": ("#1d6b4f", "D")}
+LOOKS = {"paper": (ACCENT, "o"), "direct": (SOFT, "s"), "elflow": (GREEN, "D")}
 
 
-def networks_at_once(name: str, units: int) -> int:
-    """How many networks a call takes: so many that calling does not weigh, with 16 MB of slopes at most.
+def networks_per_call(name: str, units: int) -> int:
+    """Number of networks of a call: enough to hide the cost of the call, with at most 16 MB of slopes.
 
     Example:
-        >>> networks_at_once("paper", 1024), networks_at_once("elflow", 1024)
+        >>> networks_per_call("paper", 1024), networks_per_call("elflow", 1024)
         (2, 64)
     """
     return 2**16 // units if name == "elflow" else 2**21 // units**2
 
 
 def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
-    """The straight line through points by least squares: where it begins, its slope, and R^2.
+    """Least-squares line through points: its intercept, its slope, and R^2.
 
     Example:
         >>> fit_line([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
@@ -95,12 +96,12 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, floa
 
 
 def jobs(plan: Plan) -> list[Job]:
-    settings = {"seed": plan.seed, "units": UNITS, "batches": BATCHES, "seconds": SECONDS * plan.effort}
+    settings = {"seed": plan.seed, "units": UNITS, "batches": BATCHES, "seconds": plan.seconds(SECONDS)}
     return [Job("times", settings)]
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
-    """Seconds of a network by its units, and of a call by its networks, for each algorithm; in turn, on one thread."""
+    """Seconds per network by its units, and per call by its networks, for each algorithm; interleaved, on one thread."""
     generator = torch.Generator().manual_seed(settings["seed"])
     calls: dict[str, Callable[[], object]] = {}
     counts: dict[str, int] = {}
@@ -108,19 +109,14 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     for kind, sizes in (("units", settings["units"]), ("batches", settings["batches"])):
         for size in sizes:
             for name, algorithm in ALGORITHMS.items():
-                units, count = (size, networks_at_once(name, size)) if kind == "units" else (FIXED_UNITS, size)
+                units, count = (size, networks_per_call(name, size)) if kind == "units" else (FIXED_UNITS, size)
                 weights = testing.networks("ordinary", count, units, torch.float32, generator)
                 truth = lipschitz(*weights)
                 apart = max(apart, float(((algorithm(*weights) - truth).abs() / truth).max()))
                 call = f"{kind} {name} {size}"
                 calls[call] = partial(algorithm, *weights)
                 counts[call] = count if kind == "units" else 1
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        taken = interleaved(calls, settings["seconds"])
-    finally:
-        torch.set_num_threads(threads)
+    taken = median_times(calls, settings["seconds"])
     times = {
         kind: {
             name: [taken[f"{kind} {name} {size}"] / counts[f"{kind} {name} {size}"] for size in settings[kind]]
@@ -129,7 +125,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         for kind in ("units", "batches")
     }
     sizes = {"units": settings["units"], "batches": settings["batches"]}
-    return {"sizes": sizes, "times": times, "apart": apart, "machine": machine()}
+    return {"sizes": sizes, "times": times, "apart": apart, "machine": describe_machine()}
 
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
@@ -137,7 +133,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     sizes, times = record["sizes"], record["times"]
     names = [name for name in LABELS if name in times["units"]]
     squares = [h * h for h in sizes["units"]]
-    large = [k for k, h in enumerate(sizes["units"]) if h >= FROM_UNITS]
+    large = [k for k, h in enumerate(sizes["units"]) if h >= MIN_FITTED_UNITS]
     logs = torch.tensor([sizes["units"][k] for k in large], dtype=torch.float64).log().tolist()
     quadratic, powers, linear = {}, {}, {}
     for name in names:
@@ -146,14 +142,14 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         linear[name] = fit_line(sizes["batches"], times["batches"][name])
     _draw(folder / "runtime.png", sizes, times, quadratic["paper"], linear)
     text = (
-        f"{_ratios(sizes['units'][-1], times['units'])}\n\n"
-        f"Times on one thread of {record['machine']['processor']}, medians of calls in turn. The paper's "
-        "algorithm evaluates the slope at both breakpoints of each unit, from all units each time. Its time follows "
-        f"a + b H² in the number of units H with R² = {quadratic['paper'][2]:.4f}, and grows as "
-        f"H^{powers['paper']:.2f} from {FROM_UNITS} units on. elflow sorts the breakpoints and walks along them: its "
-        f"time grows as H^{powers['elflow']:.2f}. "
-        f"A straight line in the number of networks has R² = {linear['paper'][2]:.4f} for the paper's and "
-        f"{linear['elflow'][2]:.4f} for ours. Their constants differ by at most {record['apart']:.0e}, relatively."
+        f"{_describe_ratios(sizes['units'][-1], times['units'])}\n\n"
+        f"Medians of interleaved calls on one thread of {record['machine']['processor']}. The paper's algorithm "
+        "evaluates the slope at both breakpoints of each unit, from all units each time. Its time fits a + b H² in the "
+        f"number of units H with R² = {quadratic['paper'][2]:.4f}, and grows as H^{powers['paper']:.2f} from "
+        f"{MIN_FITTED_UNITS} units on. elflow sorts the breakpoints and sweeps over them: its time grows as "
+        f"H^{powers['elflow']:.2f}. A linear fit in the number of networks has R² = {linear['paper'][2]:.4f} for the "
+        f"paper's algorithm and {linear['elflow'][2]:.4f} for ours. The constants differ by at most "
+        f"{record['apart']:.0e}, relatively."
     )
     tables = [
         _table("Microseconds per network, by its units", "Units", 1e6, sizes["units"], times["units"]),
@@ -171,20 +167,20 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
                 ]
                 for name in names
             ],
-            f"H is the number of units, N that of networks. The power is fitted from {FROM_UNITS} units on, "
+            f"H is the number of units, N that of networks. The power is fitted from {MIN_FITTED_UNITS} units on; "
             f"microseconds are the slope b for networks of {FIXED_UNITS} units. The C++ code of the paper's algorithm "
-            "is called without the checks that elflow makes of its arguments, which weigh where a call is short.",
+            "is called without elflow's checks of arguments, which matter for short calls.",
         ),
     ]
-    caption = "Time of a network by its units (left), and of a call by its networks (right), with the fits dotted."
+    caption = "Time per network by its units (left), and per call by its networks (right); fits are dotted."
     return Report(text, tables, {"runtime.png": caption})
 
 
-def _ratios(units: int, times: dict[str, list[float]]) -> str:
-    """How much longer the paper's algorithm takes: written as elflow is, and as most would write it."""
+def _describe_ratios(units: int, times: dict[str, list[float]]) -> str:
+    """The time of the paper's algorithm relative to elflow's, in C++ and in torch."""
     parts = [
         f"{times[name][-1] / times['elflow'][-1]:.3g} times as long as elflow {how}"
-        for name, how in (("direct", "where it is written in C++, too"), ("paper", "in plain torch"))
+        for name, how in (("direct", "if it is also written in C++"), ("paper", "in plain torch"))
         if name in times
     ]
     return f"With {units:,} units the paper's algorithm takes {', and '.join(parts)}."
@@ -210,9 +206,8 @@ def _draw(
     quadratic: tuple[float, float, float],
     linear: dict[str, tuple[float, float, float]],
 ) -> None:
-    plt = pyplot()
-    with plt.rc_context(STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
+    with draw_figure(path, columns=2, figsize=(11, 4.4)) as (figure, axes):
+        left, right = axes[0]
         begin, slope, score = quadratic
         _draw_fit(left, sizes["units"], lambda h: 1e6 * (begin + slope * h**2), f"a + b H², R² = {score:.4f}")
         for name in ("paper", "elflow"):
@@ -232,8 +227,6 @@ def _draw(
         left.set(title="One network", xlabel="units H", ylabel="microseconds per network")
         right.set(title=f"Networks of {FIXED_UNITS} units", xlabel="networks N", ylabel="milliseconds per call")
         figure.suptitle("Time of exact Lipschitz constants, one thread", fontsize=12)
-        save(figure, path)
-        plt.close(figure)
 
 
 def _line(begin: float, slope: float, x: Tensor) -> Tensor:
@@ -246,6 +239,4 @@ def _draw_fit(place: Axes, sizes: list[int], fit: Callable[[Tensor], Tensor], la
     place.plot(x[y > 0], y[y > 0], color=INK, linestyle=":", linewidth=1.2, label=label, zorder=3)
 
 
-EXPERIMENTS = {
-    "runtime": Experiment("runtime", "Time of exact Lipschitz constants", jobs, work, report),
-}
+EXPERIMENT = Experiment("runtime", "Time of exact Lipschitz constants", jobs, work, report, exclusive=True)

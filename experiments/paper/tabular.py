@@ -1,4 +1,4 @@
-"""The paper's tables of numbers: POWER, GAS, HEPMASS, MINIBOONE and BSDS300, or those of them that are there."""
+"""The paper's tabular data sets: POWER, GAS, HEPMASS, MINIBOONE and BSDS300, as far as they are available."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from torch import Tensor, nn
 from elflow.flows.named import build_flow
 from elflow.flows.whitening import Whitened
 from elflow.training import Recipe, Rows, fit
+from experiments.data import describe_missing
 from experiments.data.maf import MAF_SETS, find_maf, maf_files, read_maf
 from experiments.framework.experiment import Experiment, Job, Plan, Record
+from experiments.framework.measure import count_parameters, sample_mean_and_error
+from experiments.framework.training import make_fabric
 from experiments.paper._tabular_report import report
 
-__all__ = ["EXPERIMENTS"]
+__all__ = ["EXPERIMENT", "work"]
 
 HIDDEN = (8, 16, 32, 64)
-"""The paper's grid of hidden features, for each feature of the table."""
+"""The paper's grid of hidden features, as multiples of the number of features."""
 DECAYS = (1e-4, 1e-5, 1e-6)
 """The paper's grid of weight decays."""
 TEST_BLOCK = 4_096
@@ -35,10 +38,9 @@ PAPER = Recipe(
     plateau_patience=5,
     patience=30,
 )
-"""The paper's protocol: the rate halves on plateaus with a patience of five rounds, and training stops early."""
+"""The paper's protocol: the learning rate halves on plateaus of five rounds, and training stops early."""
 CPU = Recipe(learning_rate=3e-3, schedule="cosine", batch_size=256, round_steps=200, patience=100_000)
-HELD_OUT = 5_000
-"""How many rows decide about the best weights, at most."""
+MAX_VALIDATION_ROWS = 5_000
 
 _NARROW: dict[str, Any] = {"transforms": 5, "hidden_features": [128, 128]}
 _WIDE: dict[str, Any] = {"transforms": 3, "hidden_features": [256, 256]}
@@ -54,60 +56,56 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
         "maf": {"flow": _WIDE, "steps": 3_750, "whiten": True},
     },
 }
-"""Models for CPUs. By these steps those of a table train for about the same time; NSF does better without whitening."""
+"""Models for CPUs. Models of a table train for about the same time; NSF is better without whitening."""
 
 
-def _small(features: int) -> dict[str, dict[str, Any]]:
-    return SMALL["wide" if features >= 32 else "narrow"]
+FEATURES = dict(zip(MAF_SETS, (6, 8, 21, 43, 63), strict=True)) | {"bsds300-patches": 63, "power-halfyear": 6}
+"""Number of features of each data set."""
 
 
-def _jobs(plan: Plan) -> list[Job]:
+def jobs(plan: Plan) -> list[Job]:
     jobs = []
-    for name in _found(plan):
-        features = _WIDTHS[name]
-        base = {"set": name, "seed": plan.seed, "files": _files(plan, name)}
+    for name in _find_sets(plan):
+        features = FEATURES[name]
+        base = {"set": name, "seed": plan.seed, "files": _stamp_files(plan, name)}
         jobs.append(Job(f"{name}-gaussian", base | {"model": "gaussian"}))
         if plan.scale == "cpu":
-            for model, small in _small(features).items():
-                recipe = replace(CPU, max_steps=plan.steps(small["steps"]))
+            for model, small in SMALL["wide" if features >= 32 else "narrow"].items():
+                recipe = replace(CPU, max_steps=plan.scaled(small["steps"]))
                 settings = {"model": model, "flow": small["flow"], "whiten": small.get("whiten", False)}
                 jobs.append(Job(f"{name}-{model}", base | settings | {"recipe": recipe.to_dict()}))
             continue
         for times in HIDDEN:
             for decay in DECAYS:
-                recipe = replace(PAPER, weight_decay=decay, max_steps=plan.steps(PAPER.max_steps))
+                recipe = replace(PAPER, weight_decay=decay, max_steps=plan.scaled(PAPER.max_steps))
                 flow = {"transforms": 5, "units": 32, "hidden_features": [times * features] * 2}
                 settings = {"model": "elf", "flow": flow, "whiten": False, "recipe": recipe.to_dict()}
                 jobs.append(Job(f"{name}-elf-{times}d-{decay:g}", base | settings | {"device": plan.device}))
     return jobs
 
 
-_WIDTHS = dict(zip(MAF_SETS, (6, 8, 21, 43, 63), strict=True)) | {"bsds300-patches": 63, "power-halfyear": 6}
+def _find_sets(plan: Plan) -> list[str]:
+    return [name for name in FEATURES if plan.data is not None and find_maf(name, plan.data) is not None]
 
 
-def _found(plan: Plan) -> list[str]:
-    return [name for name in _WIDTHS if plan.data is not None and find_maf(name, plan.data) is not None]
-
-
-def _files(plan: Plan, name: str) -> list[list[Any]]:
-    """What tells the data from others, so that no record of others is taken for one of these."""
+def _stamp_files(plan: Plan, name: str) -> list[list[Any]]:
+    """The stamp of the files of a data set."""
     folder = find_maf(name, plan.data) if plan.data is not None else None
-    if folder is None:
+    if folder is None or plan.data is None:
         return []
     files = {path for file in maf_files(name) for path in folder.glob(f"{Path(file).stem}.*")}
-    return plan.stamp(*(str(path.relative_to(plan.data)) for path in sorted(files)))  # type: ignore[arg-type]
+    return plan.stamp(*(str(path.relative_to(plan.data)) for path in sorted(files)))
 
 
-def _missing(plan: Plan) -> list[str]:
-    found = _found(plan)
-    return [
-        f"no {name}: --data must be a folder with {', '.join(maf_files(name))}" for name in _WIDTHS if name not in found
-    ]
+def missing(plan: Plan) -> list[str]:
+    available = _find_sets(plan)
+    return [describe_missing(name, " and ".join(maf_files(name))) for name in FEATURES if name not in available]
 
 
-def _work(plan: Plan, settings: Record, folder: Path) -> Record:
+def work(plan: Plan, settings: Record, folder: Path) -> Record:
+    """Fits a model to a data set and scores its test rows, in the units of the data."""
     if plan.data is None:
-        raise ValueError(f"data must be a folder with {settings['set']}, got None")
+        raise FileNotFoundError(describe_missing(settings["set"], " and ".join(maf_files(settings["set"]))))
     train, val, test = (torch.from_numpy(part) for part in read_maf(settings["set"], plan.data, settings["seed"]))
     loc, scale = train.mean(0), train.std(0)
     for part in (train, val, test):
@@ -120,45 +118,42 @@ def _work(plan: Plan, settings: Record, folder: Path) -> Record:
             f"and {len(test)} test rows"
         )
     record = {"set": settings["set"], "model": settings["model"], "rows": len(train), "features": train.shape[1]}
-    if settings["model"] == "gaussian":
-        return (
-            record | _mean(_gaussian(train, test) + volume) | {"parameters": train.shape[1] * (train.shape[1] + 3) // 2}
-        )
-    torch.manual_seed(settings["seed"])
     features = train.shape[1]
+    if settings["model"] == "gaussian":
+        scores = _summarize(_score_gaussian(train, test) + volume)
+        return record | scores | {"parameters": features * (features + 3) // 2}
+    torch.manual_seed(settings["seed"])
     flow = build_flow(settings["model"], features, options=settings["flow"])
     if settings["whiten"]:
         flow = Whitened(flow, range(features))
     best, training = fit(
         flow,
         Rows(train),
-        Rows(val[:: -(-len(val) // HELD_OUT)]),
+        Rows(val[:: -(-len(val) // MAX_VALIDATION_ROWS)]),
         Recipe(**settings["recipe"]),
         seed=settings["seed"],
         checkpoint=folder / "checkpoint",
         fingerprint=json.dumps(settings, sort_keys=True),
-        trainer_options={"accelerator": "gpu"} if settings.get("device") == "cuda" else None,
+        fabric=make_fabric(settings.get("device", "cpu")),
     )
-    scores = _mean(_log_prob(best, test) + volume)
     history = [entry for entry in training.history if math.isfinite(entry["validation"])]
     shown = history[:: max(1, len(history) // 200)]
-    curve = {
-        "step": [entry["step"] for entry in shown],
-        "seconds": [entry["seconds"] for entry in shown],
-        "validation": [round(entry["validation"] + volume, 4) for entry in shown],
-    }
     return (
         record
-        | scores
+        | _summarize(_log_prob(best.cpu(), test) + volume)
         | {
             "validation": max(entry["validation"] for entry in history) + volume,
-            "parameters": sum(p.numel() for p in flow.parameters()),
+            "parameters": count_parameters(flow),
             "steps": history[-1]["step"],
             "training": training.seconds,
             "stopped": training.stopped,
             "whitened": settings["whiten"],
             "batch_size": settings["recipe"]["batch_size"],
-            "curve": curve,
+            "curve": {
+                "step": [entry["step"] for entry in shown],
+                "seconds": [entry["seconds"] for entry in shown],
+                "validation": [round(entry["validation"] + volume, 4) for entry in shown],
+            },
         }
     )
 
@@ -168,17 +163,16 @@ def _log_prob(flow: nn.Module, x: Tensor) -> Tensor:
     return torch.cat([flow().log_prob(some).double() for some in x.split(TEST_BLOCK)])
 
 
-def _gaussian(train: Tensor, test: Tensor) -> Tensor:
-    """The log-density of a Gaussian with the covariance of the rows."""
+def _score_gaussian(train: Tensor, test: Tensor) -> Tensor:
+    """Log-densities under a Gaussian with the mean and covariance of the training rows."""
     x = train.double()
     normal = torch.distributions.MultivariateNormal(x.mean(0), x.T.cov())
     return torch.cat([normal.log_prob(some.double()) for some in test.split(TEST_BLOCK)])
 
 
-def _mean(log_prob: Tensor) -> Record:
-    return {"test": float(log_prob.mean()), "error": float(log_prob.std()) / math.sqrt(len(log_prob))}
+def _summarize(log_prob: Tensor) -> Record:
+    mean, error = sample_mean_and_error(log_prob)
+    return {"test": mean, "error": error}
 
 
-EXPERIMENTS = {
-    "tabular": Experiment("tabular", "Tables: density estimation in 6 to 63 dimensions", _jobs, _work, report, _missing)
-}
+EXPERIMENT = Experiment("tabular", "Tables: density estimation in 6 to 63 dimensions", jobs, work, report, missing)

@@ -1,8 +1,8 @@
-"""The paper's lemmas, constructively: a 1-Lipschitz network as close as asked for to any 1-Lipschitz function.
+"""The paper's lemmas as a construction: 1-Lipschitz networks that approximate any 1-Lipschitz function.
 
-Each interval of a fine grid gets two units, whose ramps rise at its ends: `L/k A(k (x - start)) - L/k A(k (x - end))`,
-where L is the slope of the function over the interval. (The paper's lemma for FELU lacks the minus.) The slope of the
-network is L inside an interval, and goes from one L to the next in between, so that it never exceeds the largest.
+Each interval of a fine grid has two units, whose ramps rise at its ends: `L/k A(k (x - start)) - L/k A(k (x - end))`,
+where L is the slope of the function over the interval. (The paper's lemma for FELU lacks the minus sign.) The slope of
+the network is L inside an interval and between neighbouring values of L at its ends, so that it never exceeds them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def approximate(
     epsilon: float,
     activation: PiecewiseQuadratic = FELU,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A network that is within `epsilon` of a function on an interval, and no steeper than it.
+    """A 1-Lipschitz network within `epsilon` of a function on an interval.
 
     Arguments:
-        function: 1-Lipschitz on the interval, elementwise on float64.
-        low: Where the interval begins.
-        high: Where it ends.
-        epsilon: How far the network may be from the function.
-        activation: What the units compute: any whose slope goes from 0 to 1 without leaving [0, 1], as FELU and ReLU.
+        function: A function that is 1-Lipschitz on the interval and works elementwise on float64.
+        low: The start of the interval.
+        high: The end of the interval.
+        epsilon: The maximum distance between the network and the function.
+        activation: The activation, whose slope must go from 0 to 1 within [0, 1], as those of FELU and ReLU.
 
     Returns:
         w1, b1 and w2, `(H,)` each, and b2, in float64.
@@ -54,7 +54,7 @@ def approximate(
         raise ValueError(f"low must be below high and both finite, got {low} and {high}")
     if (activation.left_slope, activation.right_slope) != (0, 1):
         raise ValueError(f"activation must have the slopes 0 and 1 at its ends, got {activation}")
-    # Half of epsilon for the straight lines between grid points, the other half for ramps that are not quite upright.
+    # Half of epsilon for linear interpolation between grid points, the other half for the width of the ramps.
     intervals = math.ceil((high - low) / epsilon)
     grid = torch.linspace(low, high, intervals + 1, dtype=torch.float64)
     values = function(grid)

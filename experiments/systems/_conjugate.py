@@ -1,4 +1,4 @@
-"""Conjugate gradients for many systems at once, and the determinants that they give away."""
+"""Conjugate gradients for batches of linear systems, and log-determinants from them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Solution", "conjugate_gradients", "log_determinant"]
 
 
 class Solution(NamedTuple):
-    """Of systems `H x = b`, and what the iteration has learnt about H."""
+    """Solution of systems `H x = b`, and the Lanczos matrices of the iteration."""
 
     x: Tensor
     """`(N, d)`."""
     residual: Tensor
-    """|b - H x| / |b| as the iteration has it, `(N,)`."""
+    """|b - H x| / |b|, as tracked by the iteration, `(N,)`."""
     diagonal: Tensor
-    """Of the tridiagonal matrices of Lanczos that begin with b, `(N, steps)`: once a row is done, ones."""
+    """Diagonals of the tridiagonal Lanczos matrices that start with b, `(N, steps)`; ones after a row is done."""
     beside: Tensor
-    """What is next to the diagonal, `(N, steps - 1)`: once a row is done, zeros."""
+    """Off-diagonals, `(N, steps - 1)`; zeros after a row is done."""
 
 
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, tol: float, limit: int) -> Solution:
@@ -31,7 +31,7 @@ def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, tol: flo
         product: Multiplies vectors `(N, d)` by their matrices.
         b: Right-hand sides, `(N, d)`.
         tol: The relative residual at which a row is done.
-        limit: The greatest number of steps. Without rounding d are enough.
+        limit: The maximum number of steps. Without rounding, d suffice.
 
     Example:
         >>> h = torch.tensor([[[4.0, 1.0], [1.0, 3.0]]])
@@ -63,10 +63,10 @@ def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, tol: flo
 
 
 def log_determinant(solution: Solution, b: Tensor) -> Tensor:
-    """An estimate of log det H, `(N,)`: over random signs b its mean is that of `b^T log(H) b`, by Lanczos.
+    """A Lanczos estimate of log det H, `(N,)`: that of `b^T log(H) b`, unbiased over random signs b.
 
     Arguments:
-        solution: Of `H x = b`.
+        solution: The solution of `H x = b`.
         b: The right-hand sides, `(N, d)`.
 
     Example:

@@ -20,14 +20,14 @@ from experiments.systems.mixtures import refuse_context
 
 __all__ = ["BNAF", "BlockTransform"]
 
-FARTHEST = 2.0**30
-"""How far from zero the inverse looks for a coordinate."""
+MAX_DISTANCE = 2.0**30
+"""Maximum distance from zero at which the inverse searches for a coordinate."""
 
 
 class BlockLinear(nn.Module):
     """A linear layer of d x d blocks: positive ones on the diagonal, free ones below it, none above it.
 
-    Rows have a learnt norm (weight normalisation).
+    Rows have a learned norm (weight normalisation).
 
     Arguments:
         features: The number of blocks on each side, d.
@@ -106,7 +106,7 @@ class BlockTransform(Transform):
         return self._mixed(x, h), slopes.sum(-1)
 
     def _call(self, x: Tensor) -> Tensor:
-        """Takes the first features as well, without the others."""
+        """The map; it also accepts the first features without the others."""
         h, features = x, x.shape[-1]
         for index, (weight, bias, log_diagonal) in enumerate(self.layers):
             rows, columns = features * log_diagonal.shape[1], features * log_diagonal.shape[2]
@@ -120,14 +120,14 @@ class BlockTransform(Transform):
         return self.call_and_ladj(x)[1]
 
     def _inverse(self, y: Tensor) -> Tensor:
-        """One coordinate after the other, by bisection."""
+        """Inverts one coordinate after the other by bisection."""
         x = y[..., :0]
         for target in y.unbind(-1):
             x = torch.cat([x, self._coordinate(x, target)[..., None]], dim=-1)
         return x
 
     def _coordinate(self, before: Tensor, target: Tensor) -> Tensor:
-        """The coordinate behind those of `before` at which y comes to the target."""
+        """The coordinate after those of `before` at which y equals the target."""
 
         def y(coordinate: Tensor) -> Tensor:
             return self._call(torch.cat([before, coordinate[..., None]], dim=-1))[..., -1]
@@ -136,10 +136,10 @@ class BlockTransform(Transform):
             bound = torch.ones_like(target)
             while not (inside := (y(-bound) <= target) & (target <= y(bound))).all():
                 bound = torch.where(inside, bound, 2 * bound)
-                if bound.max() > FARTHEST:
+                if bound.max() > MAX_DISTANCE:
                     raise ArithmeticError(
                         f"{int((~inside).sum())} of the {inside.numel()} coordinates {before.shape[-1]} to be inverted "
-                        f"are not within {FARTHEST:g} of zero: look for weights or targets that are not finite"
+                        f"are not within {MAX_DISTANCE:g} of zero: look for weights or targets that are not finite"
                     )
             steps = math.ceil(math.log2(2 * bound.max().item() / self.tolerance))
         phi = [before, self.gate, *(part for layer in self.layers for part in layer[:2])]
@@ -147,7 +147,7 @@ class BlockTransform(Transform):
 
 
 def _log_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """log(exp(A) exp(b)) for matrices `(..., m, n)` and vectors `(..., n)`, with the largest terms taken out."""
+    """log(exp(A) exp(b)) for matrices `(..., m, n)` and vectors `(..., n)`, computed stably."""
     top_a, top_b = a.amax(-1, keepdim=True).detach(), b.amax(-1, keepdim=True).detach()
     product = torch.einsum("...mn,...n->...m", (a - top_a).exp(), (b - top_b).exp())
     return product.log() + top_a.squeeze(-1) + top_b

@@ -1,4 +1,4 @@
-"""CPFlow: flows whose maps are gradients of convex potentials, inverted by convex optimisation."""
+"""Convex potential flows: gradients of convex potentials, inverted by convex optimisation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from experiments.systems._conjugate import conjugate_gradients, log_determinant
 __all__ = ["CPFlow", "ConvexPotential", "ConvexTransform"]
 
 EXACT = 12
-"""Up to so many features a Hessian is computed whole, where only its determinant or a solution is asked for."""
+"""Maximum number of features for which the whole Hessian is computed for a determinant or a solution."""
 PROBE_TOL = 1e-4
 """The relative residual at which a probe's linear system is solved in training."""
 NUMBERS = 2**22
-"""How many numbers a layer holds at a time where no gradients are needed."""
+"""Maximum number of values of a layer at a time if no gradients are needed."""
 NEWTON_STEPS, HALVINGS = 200, 60
 NEWTON_TOL = 1e-9
-"""The residual at which a point is inverted, beside 1 + |y|."""
+"""Tolerance of the inverse, relative to 1 + |y|."""
 
 
 class Layer(NamedTuple):
@@ -36,17 +36,17 @@ class Layer(NamedTuple):
     direct: Tensor
     bias: Tensor
     positive: Tensor
-    """No entry is negative. The first layer, with no other before it, has no columns."""
+    """Weights without negative entries. In the first layer they have no columns."""
 
     def before(self, x: Tensor, z: Tensor) -> Tensor:
-        """What softplus is applied to."""
+        """The argument of softplus."""
         return linear(x, self.direct, self.bias) + linear(z, self.positive)
 
 
 class Neighbourhood:
-    """The potential around points `(N, d)`: what its gradient and products with its Hessian have in common.
+    """The potential at points `(N, d)`, with intermediate results for its gradient and Hessian products.
 
-    With a_k what layer k applies softplus to and J_k the Jacobian of a_k, the Hessian of the network is the sum over
+    With a_k the argument of softplus in layer k and J_k the Jacobian of a_k, the Hessian of the network is the sum over
     all units of `dF/dz_k softplus''(a_k) J_k J_k^T`, in which no factor is negative.
     """
 
@@ -104,7 +104,7 @@ class Neighbourhood:
         return result
 
     def multiplier(self) -> Callable[[Tensor], Tensor]:
-        """What multiplies by H, for many vectors one after the other."""
+        """A function that multiplies by H, for many vectors in turn."""
         if self.gradient.shape[-1] > EXACT:
             return self.product
         h = self.hessian()
@@ -143,7 +143,7 @@ class ConvexTransform(Transform):
         self.estimate = estimate
 
     def at(self, x: Tensor) -> Neighbourhood:
-        """The potential around points `(N, d)`."""
+        """The potential at points `(N, d)`."""
         return Neighbourhood(self.layers, self.last, self.quadratic, x)
 
     def _call(self, x: Tensor) -> Tensor:
@@ -161,13 +161,13 @@ class ConvexTransform(Transform):
         return torch.cat(ys).reshape(x.shape), torch.cat(ladjs).reshape(x.shape[:-1])
 
     def _parts(self, x: Tensor) -> Sequence[Tensor]:
-        """Rows `(n, features)`, as many at a time as memory is there for."""
+        """Blocks of rows `(n, features)` that fit into memory."""
         flat = x.reshape(-1, x.shape[-1])
         size = len(flat) if torch.is_grad_enabled() else NUMBERS // (len(self.last) * x.shape[-1])
         return flat.split(max(1, size))
 
     def _inverse(self, y: Tensor) -> Tensor:
-        """The x with the least `F(x) - x . y`, in double precision, with gradients by implicit differentiation."""
+        """The minimiser x of `F(x) - x . y`, in double precision, with gradients by implicit differentiation."""
         flat = y.reshape(-1, y.shape[-1])
         with torch.no_grad():
             double = [Layer(*[w.double() for w in layer]) for layer in self.layers]
@@ -228,14 +228,14 @@ def _estimated(point: Neighbourhood) -> Tensor:
 
 
 class ConvexPotential(LazyTransform):
-    """The gradient of an input-convex network plus a quadratic term, with learnt weights for both.
+    """The gradient of an input-convex network plus a quadratic term, with learned weights for both.
 
     There is an ActNorm before each activation, set by the first batch: without them 240 steps on eight Gaussians gained
     next to nothing, with them 0.8 nats.
 
     Arguments:
         features: The number of features.
-        width: The units of each hidden layer.
+        width: The number of units of each hidden layer.
         layers: The number of hidden layers.
 
     Example:
@@ -267,7 +267,7 @@ class ConvexPotential(LazyTransform):
 
     @torch.no_grad()
     def initialize(self, x: Tensor) -> None:
-        """Sets the ActNorms, so that each standardises what reaches it of this batch `(..., features)`."""
+        """Initialises the ActNorms, so that each standardises its input for this batch `(..., features)`."""
         z = x[..., :0]
         for k, norm in enumerate(self.norms):
             cast(ActNorm, norm).initialize(self._layer(k).before(x, z))
@@ -288,7 +288,7 @@ class CPFlow(LayeredFlow):
     Arguments:
         features: The number of features.
         transforms: The number of potentials.
-        width: The units of each hidden layer.
+        width: The number of units of each hidden layer.
         layers: The number of hidden layers of each potential.
 
     Example:
@@ -308,5 +308,5 @@ class CPFlow(LayeredFlow):
 
 
 def _mean(weight: Tensor) -> Tensor:
-    """Positive weights, of the size of those of a mean."""
+    """Positive weights of the magnitude of those of a mean."""
     return softplus(weight) / weight.shape[-1]

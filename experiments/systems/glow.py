@@ -1,6 +1,6 @@
-"""What an image flow has to beat: the Glow of normflows, on the same images, engine and bound.
+"""The Glow of normflows, as an image model for `elflow.training.fit`.
 
-normflows is optional: pip install 'elflow[reproduce]'
+normflows is optional: pip install 'elflow[experiments]' in a checkout.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from experiments.systems.normflows_flows import normflows
 __all__ = ["Glow", "build_glow"]
 
 ALPHA = 1e-6
-"""How far the logit stays away from 0 and 1."""
+"""Distance of the logit's argument from 0 and 1."""
 CHUNK = 256
-"""How many images go through at a time: few enough for the memory, and for the first batch of ActNorm."""
+"""Number of images in a block, for limited memory and for the initialisation of ActNorm."""
 
 
 class Pixels(nn.Module):
-    """Dequantised pixels from and to what Glow transforms, each with the log-determinant, as `MultiscaleFlow` wants it.
+    """Map between dequantised pixels and the input of Glow, with log-determinants, for normflows' `MultiscaleFlow`.
 
     Arguments:
-        levels: Values of a pixel: dequantised ones lie in [0, levels].
-        zeros: The share of zeros among the pixels. They have that part of (0, 1) before the logit, by the CDF of a
-            mixture of two uniform densities. Glow's own way, to shrink pixels to (-1/2, 1/2), is far behind on MNIST.
+        levels: The number of values of a pixel: dequantised pixels lie in [0, levels].
+        zeros: The share of zeros among the pixels. They are mapped to that share of (0, 1) before the logit, by the CDF
+            of a mixture of two uniform densities. Glow's own map to (-1/2, 1/2) is far worse on MNIST.
     """
 
     def __init__(self, levels: int, zeros: float) -> None:
@@ -38,7 +38,7 @@ class Pixels(nn.Module):
         self.rest = (1 - zeros) / (levels - 1)
 
     def inverse(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """From pixels to what Glow transforms."""
+        """From pixels to the input of Glow."""
         u = self.zeros * y.clamp(max=1) + self.rest * (y - 1).clamp(min=0)
         below = (y < 1).flatten(1).to(y.dtype)
         ladj = (below * math.log(self.zeros) + (1 - below) * math.log(self.rest)).sum(1)
@@ -46,14 +46,14 @@ class Pixels(nn.Module):
         return z, ladj + more
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """From what Glow transforms to pixels."""
+        """From the input of Glow to pixels."""
         u = self.logit(z)[0]
         y = torch.where(u < self.zeros, u / self.zeros, 1 + (u - self.zeros) / self.rest)
         return y, -self.inverse(y)[1]
 
 
 class Glow(nn.Module):
-    """A density over images of integers, for `elflow.training.fit`: normflows' `MultiscaleFlow` of their pixels."""
+    """A density over images of integers: normflows' `MultiscaleFlow` of their pixels."""
 
     def __init__(self, flow: Any, shape: tuple[int, int, int], levels: int) -> None:
         super().__init__()
@@ -68,23 +68,23 @@ class Glow(nn.Module):
 
     @torch.no_grad()
     def initialize(self, x: Tensor, c: None = None) -> None:
-        """Sets each ActNorm by 256 images, unless it has been set; otherwise the first batch would do it."""
+        """Initialises each ActNorm with 256 images, unless it is initialised."""
         self.log_prob(x[torch.randperm(len(x))[:CHUNK]])
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """The log-density in nats at one draw of uniform noise, `(N,)`: on average at most the log-probability."""
+        """The log-density in nats with one noise sample, `(N,)`: a lower bound of the log-probability on average."""
         y = x.to(next(self.parameters()).dtype)
         y = y + torch.rand_like(y)
         return torch.cat([self.flow.log_prob(some, None) for some in y.split(CHUNK)])
 
     @torch.no_grad()
     def bits_per_dim(self, x: Tensor) -> Tensor:
-        """The bits for each pixel and channel, `(N,)`: on average an upper bound."""
+        """Bits per dimension, `(N,)`: an upper bound on average."""
         return -self.log_prob(x) / (math.prod(self.shape) * math.log(2))
 
     @torch.no_grad()
     def sample(self, n: int) -> Tensor:
-        """New images, `(n, C, H, W)`."""
+        """Samples, `(n, C, H, W)`."""
         y, _ = self.flow.sample(n)
         return y.floor().clamp(0, self.levels - 1).to(torch.uint8)
 
@@ -97,14 +97,14 @@ def build_glow(
     hidden_channels: int,
     zeros: float,
 ) -> Glow:
-    """A Glow of normflows: at each scale a squeeze and so many steps, then half of the channels are done.
+    """A Glow of normflows: at each scale a squeeze and `steps` steps, then half of the channels are split off.
 
     Arguments:
         shape: Channels, height and width.
-        levels: Values of a pixel, 0 to `levels - 1`.
-        scales: How many scales; fewer if height or width cannot be halved as often.
-        steps: ActNorm, invertible 1x1 convolution and affine coupling, so many times at each scale.
-        hidden_channels: Channels inside the network of a coupling.
+        levels: The number of values of a pixel, 0 to `levels - 1`.
+        scales: The number of scales; fewer if height or width cannot be halved as often.
+        steps: The number of steps at each scale: ActNorm, invertible 1x1 convolution and affine coupling.
+        hidden_channels: The number of channels in the network of a coupling.
         zeros: The share of zeros among the pixels: see `Pixels`.
 
     Example:
@@ -121,11 +121,11 @@ def build_glow(
         raise ValueError(f"height and width must be even and scales at least 1, got {shape} and {scales}")
     nf = normflows()
     bases, flows = [], []
-    for scale in range(possible, 0, -1):  # normflows begins with the noise
+    for scale in range(possible, 0, -1):  # normflows starts at the noise
         inner = channels * 2 ** (scale + 1)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.lu is deprecated")  # normflows 1.7.3 calls it
-            # Scales by exp have learnt faster here than Glow's own, by a sigmoid.
+            # Scales by exp trained faster here than Glow's own, by a sigmoid.
             blocks = [nf.flows.GlowBlock(inner, hidden_channels, scale_map="exp") for _ in range(steps)]
         flows.append([*blocks, nf.flows.Squeeze()])
         done = inner if scale == possible else inner // 2

@@ -14,25 +14,25 @@ from zuko.nn import MaskedMLP
 
 __all__ = ["AutoregressiveMixture", "MADEMoG", "MAFMoG", "refuse_context", "spread_means"]
 
-WIDEST = 7.0
-"""The greatest logarithm of a width, up or down: widths stay between 1e-3 and 1e3, as the slopes of zuko's flows do."""
+MAX_LOG_WIDTH = 7.0
+"""Maximum absolute logarithm of a width: widths lie between 1e-3 and 1e3, as the slopes of zuko's flows."""
 
 
 def refuse_context(c: Tensor | None) -> None:
-    """The peers written here are densities of data alone."""
+    """Refuses a context: these densities have none."""
     if c is not None:
         raise TypeError(f"c must be None, because this flow has no context, got {type(c).__name__}")
 
 
 @torch.no_grad()
 def spread_means(bias: Tensor, features: int) -> None:
-    """Moves the means of Gaussians apart in the bias of the layer that they come from, where all begin near zero."""
+    """Spreads the means of Gaussians by the bias of their layer: initially all are close to zero."""
     means = bias.view(features, 3, -1)[:, 1]
     means += torch.linspace(-2, 2, means.shape[-1], dtype=bias.dtype, device=bias.device)
 
 
 class AutoregressiveMixture(Distribution):
-    """A density p(x_1) p(x_2 | x_1) ... of which each factor is a mixture of Gaussians.
+    """A density p(x_1) p(x_2 | x_1) ... whose factors are mixtures of Gaussians.
 
     Arguments:
         net: Takes x `(..., features)` to `(..., features, 3, K)`: for each feature, from those before it, the
@@ -55,7 +55,7 @@ class AutoregressiveMixture(Distribution):
     def conditionals(self, x: Tensor) -> Mixture:
         """The density of each feature given those before it in x."""
         logits, means, widths = self.net(x).unbind(-2)
-        return Mixture(Normal(means, torch.exp(widths / (1 + abs(widths) / WIDEST))), logits)
+        return Mixture(Normal(means, torch.exp(widths / (1 + abs(widths) / MAX_LOG_WIDTH))), logits)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """The log-density of each row of `(..., features)`, in nats."""
@@ -63,7 +63,7 @@ class AutoregressiveMixture(Distribution):
 
     @torch.no_grad()
     def sample(self, sample_shape: Size | Sequence[int] = ()) -> Tensor:
-        """Exact samples, one feature after the other; without gradients, because each draws a component."""
+        """Exact samples, one feature after the other, without gradients: each feature draws a component."""
         x = self.start.repeat(*sample_shape, 1) if sample_shape else self.start.clone()
         for feature in range(len(self.start)):
             x[..., feature] = self.conditionals(x).sample()[..., feature]
@@ -79,7 +79,7 @@ class MADEMoG(LazyDistribution):
 
     Arguments:
         features: The number of features, at least two.
-        components: The Gaussians of each conditional.
+        components: The number of Gaussians of each conditional.
         hidden_features: The widths of the hidden layers.
 
     Example:
@@ -112,7 +112,7 @@ class MAFMoG(Flow):
     Arguments:
         features: The number of features, at least two.
         transforms: The number of autoregressive transformations, in alternating order.
-        components: The Gaussians of each conditional of the base.
+        components: The number of Gaussians of each conditional of the base.
         hidden_features: The widths of the hidden layers, in the transformations and in the base.
 
     Example:

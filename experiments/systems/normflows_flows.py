@@ -1,6 +1,6 @@
-"""Residual, planar and radial flows of normflows, as flows of the kind that elflow trains.
+"""Residual, planar and radial flows of normflows, as flows that elflow trains.
 
-normflows is optional: pip install 'elflow[reproduce]'
+normflows is optional: pip install 'elflow[experiments]' in a checkout.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ __all__ = ["normflows", "planar_flow", "radial_flow", "residual_flow"]
 
 HIDDEN_LAYERS = 2
 LIPSCHITZ = 0.97
-"""The greatest spectral norm of a layer of a residual network."""
+"""Maximum spectral norm of a layer of a residual network."""
 TRAINING_ITERATIONS, FINAL_ITERATIONS = 5, 200
-"""Of the power method for spectral norms: before each training step, and on the way to evaluation."""
+"""Iterations of the power method for spectral norms: before each training step, and before evaluation."""
 INVERSE_STEPS, INVERSE_TOL = 2_000, 1e-10
 ROWS = 16_384
-"""How many rows of a Jacobian are computed at a time where no gradients are needed."""
+"""Number of rows whose Jacobians are computed at a time if no gradients are needed."""
 
 
 def normflows() -> Any:
-    """The package normflows, or an error that says how to get it.
+    """Imports normflows, or raises an error that says how to install it.
 
     Example:
         >>> normflows().__name__
@@ -49,7 +49,7 @@ def normflows() -> Any:
         if error.name != "normflows":
             raise
         raise ModuleNotFoundError(
-            "this flow needs normflows: pip install 'elflow[reproduce]'", name="normflows"
+            "this flow needs normflows: pip install 'elflow[experiments]' in a checkout", name="normflows"
         ) from None
 
 
@@ -57,9 +57,9 @@ def residual_flow(features: int, transforms: int, width: int) -> LayeredFlow:
     """A residual flow: blocks `x + g(x)` with Lipschitz networks g of two hidden layers, ActNorms between them.
 
     In training mode log-determinants are normflows' unbiased estimates, a power series of random length with a random
-    probe; in evaluation mode they are exact, by whole Jacobians. The spectral norms of the layers are brought up to
-    date before each log-density in training mode, and on the way to evaluation mode. Sampling iterates in double
-    precision and raises an error where it does not converge.
+    probe; in evaluation mode they are exact, by whole Jacobians. The spectral norms of the layers are updated
+    before each log-density in training mode, and before evaluation mode. Sampling iterates in double precision and
+    raises an error if it does not converge.
 
     Reference:
         Residual Flows for Invertible Generative Modeling (Chen et al., 2019)
@@ -67,7 +67,7 @@ def residual_flow(features: int, transforms: int, width: int) -> LayeredFlow:
     Arguments:
         features: The number of features.
         transforms: The number of blocks.
-        width: The units of each hidden layer.
+        width: The number of units of each hidden layer.
 
     Example:
         >>> flow = residual_flow(features=2, transforms=2, width=8).eval()
@@ -128,7 +128,7 @@ def _one_way(name: str, features: int, transforms: int) -> LayeredFlow:
 
 
 class RowsTransform(Transform):
-    """A map of vectors, by what is done with rows `(N, features)`. A new one has `rows_and_ladj`, mostly an inverse."""
+    """A transform of vectors that is defined on rows `(N, features)` by `rows_and_ladj`."""
 
     domain = constraints.real_vector
     codomain = constraints.real_vector
@@ -154,7 +154,7 @@ class RowsTransform(Transform):
 
 
 class OneWay(LazyTransform):
-    """A planar or radial map, which is not inverted."""
+    """A planar or radial map, without an inverse."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -178,16 +178,16 @@ class OneWayTransform(RowsTransform):
 
 
 class ResidualBlock(LazyTransform):
-    """A block of a residual flow, whose Lipschitz constants keep up with its weights."""
+    """A block of a residual flow, which updates the Lipschitz constants of its layers."""
 
     def __init__(self, features: int, width: int) -> None:
         super().__init__()
         nf = normflows()
         channels = [features, *[width] * HIDDEN_LAYERS, features]
         net = nf.nets.LipschitzMLP(channels, lipschitz_const=LIPSCHITZ, init_zeros=False)
-        # Its other estimator, which saves memory, has gradients for means over the batch only and another value.
+        # The other estimator, which saves memory, has another value, and gradients for means over the batch only.
         self.block = nf.flows.Residual(net, reduce_memory=False).iresblock
-        for name in ("geom_p", "lamb"):  # constants: nothing is ever learnt of them
+        for name in ("geom_p", "lamb"):  # constants, which are never trained
             constant = getattr(self.block, name).detach().float()
             delattr(self.block, name)
             self.block.register_buffer(name, constant)
@@ -200,7 +200,7 @@ class ResidualBlock(LazyTransform):
 
     @torch.no_grad()
     def update(self, iterations: int) -> None:
-        """Brings the spectral norms of the layers up to date."""
+        """Updates the spectral norms of the layers."""
         normflows().utils.update_lipschitz(self.block, iterations)
 
     def forward(self, c: Tensor | None = None) -> ResidualTransform:
@@ -219,7 +219,7 @@ class ResidualTransform(RowsTransform):
     def rows_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.estimate:
             with _seeded_numpy():
-                g, ladj = self.block._logdetgrad(x + 0)  # which would ask x itself for gradients
+                g, ladj = self.block._logdetgrad(x + 0)  # a copy: it would require gradients of x itself
             y, ladj = x + g, ladj.reshape(-1)
         else:
             done = [self._jacobian(rows) for rows in x.split(max(1, len(x)) if torch.is_grad_enabled() else ROWS)]
@@ -228,7 +228,7 @@ class ResidualTransform(RowsTransform):
         return (y, ladj) if torch.is_grad_enabled() else (y.detach(), ladj.detach())
 
     def _jacobian(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """y, `(N, d)`, and how it depends on x, `(N, d, d)`."""
+        """y, `(N, d)`, and its Jacobian, `(N, d, d)`."""
         keep = torch.is_grad_enabled()
         with torch.enable_grad():
             at = x if x.requires_grad else x.detach().requires_grad_()
@@ -244,14 +244,14 @@ class ResidualTransform(RowsTransform):
         flat = y.reshape(-1, y.shape[-1])
         with torch.no_grad():
             net = copy.deepcopy(self.block.nnet).double()
-            x = torch.cat([_settled(net, rows) for rows in flat.double().split(ROWS)]).to(y.dtype)
+            x = torch.cat([_iterate(net, rows) for rows in flat.double().split(ROWS)]).to(y.dtype)
         if torch.is_grad_enabled():
             back, jacobian = self._jacobian(x)
-            x = x - torch.linalg.solve(jacobian.detach(), back - flat)  # a step of Newton's with a constant matrix
+            x = x - torch.linalg.solve(jacobian.detach(), back - flat)  # a Newton step with a constant matrix
         return x.reshape(y.shape)
 
 
-def _settled(net: nn.Module, y: Tensor) -> Tensor:
+def _iterate(net: nn.Module, y: Tensor) -> Tensor:
     x, tol = y, INVERSE_TOL * (1 + y.abs())
     for _ in range(INVERSE_STEPS):
         x, before = y - net(x), x
@@ -261,13 +261,13 @@ def _settled(net: nn.Module, y: Tensor) -> Tensor:
     raise RuntimeError(
         f"the inverse of a residual block has not converged for {int(wrong.sum())} of {len(y)} points after "
         f"{INVERSE_STEPS} steps: they still move by up to {float((x - before).abs().max()):.2g}, so its network "
-        "does not contract: call eval() once more after its weights have changed"
+        "does not contract: call eval() again after changing its weights"
     )
 
 
 @contextmanager
 def _seeded_numpy() -> Iterator[None]:
-    """normflows draws lengths of series from numpy's global generator: here it follows from torch's, as all else."""
+    """Seeds numpy's global generator, from which normflows draws lengths of series, by torch's generator."""
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(int(torch.randint(2**31, ())))  # noqa: NPY002
     try:

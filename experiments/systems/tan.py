@@ -15,10 +15,10 @@ __all__ = ["TAN"]
 
 
 class Recurrent(nn.Module):
-    """What a recurrent network says of each feature after it has read those before it.
+    """Recurrent network: an output for each feature from the features before it.
 
     Arguments:
-        width: The size of its state, which has a learnt beginning, and of a hidden layer behind it.
+        width: The size of its state, which has a learned initial value, and of a hidden layer behind it.
         outputs: How many numbers it gives for each feature.
 
     Example:
@@ -65,7 +65,7 @@ class LeakyReLUTransform(Elementwise):
 
 
 class RecurrentShift(LazyTransform):
-    """Shifts each feature by what a recurrent network makes of those before it."""
+    """Shift of each feature by a recurrent network of the features before it."""
 
     def __init__(self, features: int, width: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class RecurrentShift(LazyTransform):
 
 
 class RecurrentMixture(LazyDistribution):
-    """A mixture of Gaussians for each feature, from a recurrent network that has read those before it."""
+    """A mixture of Gaussians for each feature, from a recurrent network of the features before it."""
 
     def __init__(self, features: int, width: int, components: int) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class TAN(Flow):
     """Transformation autoregressive network (TAN).
 
     Of the paper's parts it has the linear transformation (by the factors L and U of its matrix), the recurrent shift
-    and the elementwise leaky ReLU (with a learnt slope for each feature), one after the other in each of the
+    and the elementwise leaky ReLU (with a learned slope for each feature), in this order in each of the
     `transforms`, and behind them the recurrent autoregressive model (RAM) with mixtures of Gaussians. It does not
     have the linear autoregressive model (LAM), nor the transformation that is itself a recurrent unit.
 
@@ -109,7 +109,7 @@ class TAN(Flow):
         features: The number of features, at least two.
         transforms: The number of transformations.
         width: The size of the recurrent states.
-        components: The Gaussians of each conditional.
+        components: The number of Gaussians of each conditional.
 
     Example:
         >>> flow = TAN(features=3, transforms=2, width=16)

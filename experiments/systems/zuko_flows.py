@@ -18,7 +18,7 @@ def realnvp(features: int, transforms: int, width: int) -> flows.Flow:
 
 
 def nice(features: int, transforms: int, width: int) -> flows.Flow:
-    """Additive coupling, with alternating masks, and behind it a learnt scale and shift of each feature.
+    """Additive coupling, with alternating masks, followed by a learned scale and shift of each feature.
 
     Example:
         >>> flow = nice(features=2, transforms=4, width=16)
@@ -43,18 +43,18 @@ def maf(features: int, transforms: int, width: int) -> flows.Flow:
 
 
 def made(features: int, transforms: int, width: int) -> flows.Flow:
-    """A MAF of one transformation, however many are asked for: each conditional is one Gaussian."""
+    """A MAF of one transformation only: each conditional is one Gaussian."""
     return maf(features, 1, width)
 
 
 def naf(features: int, transforms: int, width: int) -> flows.Flow:
-    """Autoregressive monotonic networks, whose two hidden layers have a quarter of `width`, and at least two units."""
+    """Autoregressive monotonic networks with two hidden layers of a quarter of `width`, and at least two units."""
     network = {"hidden_features": (max(2, width // 4),) * 2}
     return flows.NAF(features, transforms=transforms, network=network, hidden_features=(width, width))
 
 
 def unaf(features: int, transforms: int, width: int) -> flows.Flow:
-    """Autoregressive integrals of positive networks, whose two hidden layers have a quarter of `width`, as of `naf`."""
+    """Autoregressive integrals of positive networks with the hidden layers of `naf`."""
     network = {"hidden_features": (max(2, width // 4),) * 2}
     return flows.UNAF(features, transforms=transforms, network=network, hidden_features=(width, width))
 
@@ -70,5 +70,5 @@ def sos(features: int, transforms: int, width: int) -> flows.Flow:
 
 
 def cnf(features: int, transforms: int, width: int) -> flows.Flow:
-    """One continuous transformation, however many are asked for, with the exact trace."""
+    """One continuous transformation only, with the exact trace."""
     return flows.CNF(features, atol=1e-5, rtol=1e-5, exact=True, hidden_features=(width, width))
