@@ -1,4 +1,4 @@
-"""One column given all others, by integrating the density along it."""
+"""Conditional distribution of one column given all others, by numerical integration of the joint density."""
 
 from __future__ import annotations
 
@@ -11,127 +11,227 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import qmc
-from torch import Tensor
+from torch import Tensor, nn
 
 from elflow.flows.dequantization import Cells, Dequantized
+from elflow.tabular._arrays import FloatArray
+from elflow.tabular._flow import encode_rows
 from elflow.tabular.schema import Schema
 from elflow.training.batches import Rows
 
-__all__ = ["SHARES", "Conditional", "integrate"]
+__all__ = ["Conditional", "condition", "pit_values"]
 
-COARSE = 65
-"""Points of the first grid."""
-SHARES = ndtr(np.linspace(-5, 5, 81))
-"""At which quantiles a refinement adds points: also far out in the tails."""
+N_COARSE_POINTS = 65
+"""Number of points of the first grid."""
+REFINED_QUANTILES = ndtr(np.linspace(-5, 5, 81))
+"""Quantiles at which a refinement adds points, including far tails."""
 TEMPERATURES = (10.0, 1.0)
-"""By how much each refinement flattens the logarithm of the density, so that none of several narrow peaks is lost."""
-DRAWS = 8
-"""Points of the other columns' cells over which the density is averaged."""
-ROWS = 2**15
-"""Evaluations at a time."""
+"""Temperatures of the refinements: the first flattens the log-density, so that no narrow peak is lost."""
+N_CELL_DRAWS = 8
+"""Number of points of the other columns' cells over which the density is averaged."""
+MAX_EVALUATIONS = 2**15
+"""Maximum number of densities that are evaluated at a time."""
 
-Floats = NDArray[np.float64]
+Evaluate = Callable[[slice, Tensor], Tensor]
+"""Log-density up to a constant of each row, `(N, K)`, of a slice of N rows at K points each, `(N, K)`."""
 
 
 class Conditional:
-    """The distribution of one column for each row, given the row's other columns.
+    """Conditional distribution of one column in each row of a table, given the row's other columns.
 
-    Along the column's own number z the joint density is proportional to the conditional one. It is evaluated on a
-    coarse grid, then at quantiles of what was found, and integrated as if its logarithm were linear between points:
-    tails then come out right where the trapezoidal rule would give them too much.
+    `FlowDensity.conditional` builds it. Along the feature z of the column, the joint density is proportional to the
+    conditional density. It is evaluated on a coarse grid, then at quantiles of the estimate, and integrated with a
+    log-linear interpolation: exponential tails are exact, where the trapezoidal rule would overestimate them.
 
     Arguments:
         model: The fitted flow.
-        schema: What the columns are.
-        name: The column.
-        rows: The rows as numbers, with any valid value of the column itself.
+        schema: The columns of the table.
+        name: Name of the column.
+        rows: The N encoded rows, with any valid value of the column itself.
+
+    Attributes:
+        column: The column.
+        knots: Increasing points z, `(N, K)`.
+        cumulative: Cumulative distribution at the knots, `(N, K)`.
+
+    Example:
+        >>> from elflow import FlowDensity
+        >>> table = np.random.default_rng(0).normal(size=(200, 2))
+        >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
+        >>> distribution = density.conditional(table[:3], column=1)
+        >>> distribution.quantile([0.05, 0.5, 0.95]).shape
+        (3, 3)
+        >>> distribution.cdf(table[:3, 1]).shape
+        (3,)
     """
 
     def __init__(self, model: Dequantized, schema: Schema, name: str, rows: Rows) -> None:
-        self.model = model
-        self.position = schema.positions(name)[-1]
-        self.column = next(column for column in schema.columns if column.name == name)
-        self.rows = rows._replace(x=self._without_cell(rows.x))
-        self.draws = DRAWS if any(place != self.position for place in schema.cells) else 1
-        self.knots, self.cumulative = integrate(self._evaluate, rows.length, self.column.reach)
+        self.column = schema.column(name)
+        self._model = model
+        self._position = schema.positions(name)[-1]
+        self._rows = rows._replace(x=self._without_cell(rows.x))
+        has_other_cells = any(position != self._position for position in schema.cells)
+        self._n_draws = N_CELL_DRAWS if has_other_cells else 1
+        self.knots, self.cumulative = integrate_density(
+            self._log_density, rows.length, self.column.z_range, n_draws=self._n_draws
+        )
 
-    def cdf(self, frame: pd.DataFrame) -> Floats:
-        """P(column <= its value) of each row."""
-        name = self.column.name
-        if name not in frame or frame[name].isna().any():
-            missing = int(frame[name].isna().sum()) if name in frame else len(frame)
-            raise ValueError(f"X must have values of {name!r}, got {missing} missing ones")
-        values = frame[name]
-        low, width, _ = self.column.cells(values)
+    def cdf(self, values: pd.Series | NDArray[Any]) -> FloatArray:
+        """P(column <= value) in each row, `(N,)`, for one value per row, `(N,)`."""
+        values = pd.Series(values)
+        if len(values) != len(self.knots):
+            raise ValueError(f"values must hold one value for each of {len(self.knots)} rows, got {len(values)}")
+        if n_missing := int(values.isna().sum()):
+            raise ValueError(f"values of {self.column.name!r} must not be missing, got {n_missing} missing values")
+        low, width, _ = self.column.encode(values)
         z = np.where(width == 0, low, ndtri(np.clip(low + width, 0, 1)))
-        return np.array([np.interp(*args) for args in zip(z, self.knots, self.cumulative, strict=True)])
+        return _interpolate(z, self.knots, self.cumulative)
 
-    def quantiles(self, q: Floats) -> Any:
-        """The values below which the shares q lie, `(N, K)`."""
-        z = np.stack([np.interp(q, c, k) for c, k in zip(self.cumulative, self.knots, strict=True)])
-        columns = [self.column.values(z[:, k]).to_numpy() for k in range(len(q))]
+    def quantile(self, q: FloatArray | list[float]) -> NDArray[Any]:
+        """Quantiles of the column in each row, `(N, K)`, for probabilities q in (0, 1), `(K,)`."""
+        z = np.stack([np.interp(q, total, knots) for total, knots in zip(self.cumulative, self.knots, strict=True)])
+        columns = [self.column.decode(z[:, k]).to_numpy() for k in range(z.shape[1])]
         return np.stack(columns, 1)
 
     def _without_cell(self, x: Cells) -> Cells:
-        """The rows with the column's own number known, so that the volume of its cell does not count."""
-        if self.position not in self.model.cells:
+        """The rows with an exact number in place of the column's own cell, whose volume must not count."""
+        if self._position not in self._model.cells:
             return x
-        at = self.model.cells.index(self.position)
+        index = self._model.cells.index(self._position)
         low, width = x.low.clone(), x.width.clone()
-        low[:, at] = width[:, at] = 0.0
+        low[:, index] = width[:, index] = 0.0
         return x._replace(low=low, width=width)
 
-    @torch.no_grad()
-    def _evaluate(self, knots: Floats) -> Floats:
-        """The logarithm of the density at each row's knots, `(N, K)`, up to a constant of each row."""
-        size = max(1, ROWS // (max(1, knots.shape[1]) * self.draws))
-        blocks = [
-            self._log_density(self.rows.take(slice(at, at + size)), torch.from_numpy(knots[at : at + size]))
-            for at in range(0, len(knots), size)
-        ]
-        return np.concatenate(blocks) if blocks else np.zeros(knots.shape)
-
-    def _log_density(self, rows: Rows, knots: Tensor) -> Floats:
-        """One block of `_evaluate`, averaged over where in their cells the other columns lie."""
-        cells = len(self.model.cells)
-        noise = torch.from_numpy(qmc.Sobol(max(1, cells), rng=0).random(self.draws)[:, None, :cells])
-        z, extra = self.model.place(rows.x, rows.context, noise if cells else None)
-        z, extra = z.expand(self.draws, -1, -1), extra.expand(self.draws, -1)
-        along = z[:, :, None, :].repeat(1, 1, knots.shape[1], 1)
-        along[..., self.position] = knots.to(z.dtype)
-        c = None if rows.context is None else rows.context[:, None, :].expand(-1, knots.shape[1], -1)
-        log_prob = self.model.flow(c).log_prob(along).double() + extra[..., None]
-        return torch.logsumexp(log_prob, 0).numpy()
+    def _log_density(self, block: slice, points: Tensor) -> Tensor:
+        """Log-density along the column, averaged over points of the other columns' cells."""
+        rows = self._rows.take(block)
+        n_cells = len(self._model.cells)
+        # One set of quasi-random points for all rows, so that results do not depend on the other rows.
+        noise = torch.from_numpy(qmc.Sobol(max(1, n_cells), rng=0).random(self._n_draws)[:, None, :n_cells])
+        z, log_volume = self._model.place(rows.x, rows.context, noise if n_cells else None)
+        z, log_volume = z.expand(self._n_draws, -1, -1), log_volume.expand(self._n_draws, -1)
+        log_density = log_density_along(self._model.flow, z, self._position, points, rows.context)
+        return torch.logsumexp(log_density + log_volume[..., None], 0)
 
 
-def integrate(
-    evaluate: Callable[[Floats], Floats], count: int, reach: tuple[float, float], shares: Floats = SHARES
-) -> tuple[Floats, Floats]:
-    """Points and the cumulative distribution at them, `(count, K)` each, of densities that are known up to a factor.
+def condition(
+    model: Dequantized, schema: Schema, name: str, frame: pd.DataFrame, context: Tensor | None = None
+) -> Conditional:
+    """Build the conditional distribution of a column given the other columns of a frame.
 
     Arguments:
-        evaluate: Gives the logarithms of the densities at points, `(count, K)`.
-        count: How many densities there are.
-        reach: Between which numbers to look.
-        shares: At which quantiles each refinement adds points.
+        model: The fitted flow.
+        schema: The columns of the table.
+        name: Name of the column. Its values in the frame are ignored, and may be missing or left out.
+        frame: The table, N rows.
+        context: Encoded context of the rows, `(N, context)`.
     """
-    knots = np.tile(np.linspace(*reach, COARSE), (count, 1))
-    log_density = evaluate(knots)
+    frame = frame.copy(deep=False)
+    frame[name] = schema.column(name).decode(np.zeros(len(frame))).set_axis(frame.index)
+    rows = encode_rows(schema, frame, context)
+    if not rows.x.offset.isfinite().all():
+        n_outside = int((~rows.x.offset.isfinite()).sum())
+        raise ValueError(f"X must lie within the bounds of the columns conditioned on, got {n_outside} rows outside")
+    return Conditional(model, schema, name, rows)
+
+
+def pit_values(model: Dequantized, schema: Schema, name: str, z: Tensor, context: Tensor | None = None) -> FloatArray:
+    """Probability integral transform of one feature: P(feature <= its value | all other features) in each row.
+
+    Arguments:
+        model: The fitted flow.
+        schema: The columns of the table.
+        name: Name of the column whose feature is transformed.
+        z: Features of the rows, `(N, features)`, with one point of each cell.
+        context: Encoded context of the rows, `(N, context)`.
+
+    Returns:
+        Values in (0, 1), `(N,)`, which are uniform if the model is right.
+    """
+    position = schema.positions(name)[-1]
+
+    def evaluate(block: slice, points: Tensor) -> Tensor:
+        c = None if context is None else context[block]
+        return log_density_along(model.flow, z[block], position, points, c)
+
+    # Every other quantile: a histogram of PIT values needs less precision than a single conditional probability.
+    knots, cumulative = integrate_density(evaluate, len(z), schema.column(name).z_range, REFINED_QUANTILES[::2])
+    return _interpolate(z[:, position].double().numpy(), knots, cumulative)
+
+
+def log_density_along(
+    flow: nn.Module, z: Tensor, position: int, points: Tensor, context: Tensor | None = None
+) -> Tensor:
+    """Joint log-density with one feature replaced by each of K points.
+
+    Arguments:
+        flow: A flow over all features.
+        z: Rows, `(..., N, features)`.
+        position: Position of the feature that is replaced.
+        points: Values of this feature, `(N, K)`.
+        context: Encoded context of the rows, `(N, context)`.
+
+    Returns:
+        Log-densities in double precision, `(..., N, K)`.
+    """
+    along = z[..., None, :].expand(*z.shape[:-1], points.shape[1], -1).clone()
+    along[..., position] = points.to(z.dtype)
+    c = None if context is None else context[:, None, :].expand(-1, points.shape[1], -1)
+    return flow(c).log_prob(along).double()
+
+
+@torch.no_grad()
+def integrate_density(
+    evaluate: Evaluate,
+    count: int,
+    z_range: tuple[float, float],
+    quantiles: FloatArray = REFINED_QUANTILES,
+    n_draws: int = 1,
+) -> tuple[FloatArray, FloatArray]:
+    """Cumulative distributions of densities that are known up to a factor.
+
+    Arguments:
+        evaluate: Log-densities of a slice of rows.
+        count: Number of rows N.
+        z_range: Range of the points.
+        quantiles: Quantiles at which each refinement adds points.
+        n_draws: Number of densities that `evaluate` averages for each point.
+
+    Returns:
+        Increasing points and the cumulative distribution at them, `(N, K)` each.
+    """
+
+    def evaluate_all(points: FloatArray) -> FloatArray:
+        size = max(1, MAX_EVALUATIONS // (points.shape[1] * n_draws))
+        blocks = [slice(start, start + size) for start in range(0, count, size)]
+        log_densities = [evaluate(block, torch.from_numpy(points[block])).numpy() for block in blocks]
+        return np.concatenate(log_densities) if log_densities else np.zeros(points.shape)
+
+    knots = np.tile(np.linspace(*z_range, N_COARSE_POINTS), (count, 1))
+    log_density = evaluate_all(knots)
     for temperature in TEMPERATURES:
-        found = zip(_cumulative(knots, log_density / temperature), knots, strict=True)
-        finer = np.reshape([np.interp(shares, total, points) for total, points in found], (count, -1))
-        log_density = np.concatenate([log_density, evaluate(finer)], 1)
-        knots = np.concatenate([knots, finer], 1)
+        estimates = zip(_accumulate(knots, log_density / temperature), knots, strict=True)
+        refined = np.reshape(
+            [np.interp(quantiles, total, points) for total, points in estimates], (count, len(quantiles))
+        )
+        log_density = np.concatenate([log_density, evaluate_all(refined)], 1)
+        knots = np.concatenate([knots, refined], 1)
         order = np.argsort(knots, 1, kind="stable")
-        knots, log_density = (np.take_along_axis(each, order, 1) for each in (knots, log_density))
-    return knots, _cumulative(knots, log_density)
+        knots, log_density = (np.take_along_axis(array, order, 1) for array in (knots, log_density))
+    return knots, _accumulate(knots, log_density)
 
 
-def _cumulative(knots: Floats, log_density: Floats) -> Floats:
-    """The cumulative distribution at the knots of each row, of a density whose logarithm is linear between them."""
+def _accumulate(knots: FloatArray, log_density: FloatArray) -> FloatArray:
+    """Cumulative distribution at the knots of each row, for a log-density that is linear between them."""
     rise = np.abs(np.diff(log_density, axis=1))
     higher = np.maximum(log_density[:, 1:], log_density[:, :-1]) - log_density.max(1, keepdims=True, initial=-np.inf)
+    # Mean of exp over a piece, relative to its higher end; its expansion near 0 avoids 0/0.
     mean = np.where(rise > 1e-6, -np.expm1(-rise) / np.maximum(rise, 1e-6), 1 - rise / 2)
     pieces = np.exp(higher) * mean * np.diff(knots, axis=1)
     total = np.concatenate([np.zeros((len(knots), 1)), np.cumsum(pieces, 1)], 1)
     return total / total[:, -1:]
+
+
+def _interpolate(z: FloatArray, knots: FloatArray, cumulative: FloatArray) -> FloatArray:
+    """Cumulative distribution of each row at one point z, `(N,)`."""
+    return np.array([np.interp(*row) for row in zip(z, knots, cumulative, strict=True)])
