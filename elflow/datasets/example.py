@@ -52,6 +52,7 @@ def digits() -> dict[str, NDArray[Any]]:
 
 if __name__ == "__main__":
     if sys.argv[1].endswith(".npz"):
-        np.savez_compressed(sys.argv[1], **digits())
+        arrays: dict[str, Any] = digits()
+        np.savez_compressed(sys.argv[1], **arrays)
     else:
         cells().to_csv(sys.argv[1], index=False)

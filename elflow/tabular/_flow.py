@@ -15,7 +15,7 @@ from elflow.flows.named import build_flow
 from elflow.flows.whitening import Whitened
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular.schema import Schema
-from elflow.training.batches import Rows
+from elflow.training import Rows
 
 __all__ = [
     "build",
@@ -72,7 +72,7 @@ def score_rows(model: Dequantized, rows: Rows, n_draws: int) -> FloatArray:
     n_draws = n_draws if n_cells else 1
     noise = torch.from_numpy(draw_quasi_random(n_draws, n_cells)[:, None]) if n_cells else None
     blocks = []
-    for start in range(0, rows.length, size := max(1, MAX_BLOCK_ROWS // n_draws)):
+    for start in range(0, len(rows), size := max(1, MAX_BLOCK_ROWS // n_draws)):
         block = rows.take(slice(start, start + size))
         bounds = model(block.context).log_prob(block.x, noise).double()
         blocks.append(torch.logsumexp(bounds, 0) - np.log(n_draws) if n_cells else bounds)
@@ -105,7 +105,7 @@ def measure_inverse_residual(model: Dequantized, rows: Rows) -> float:
         x = model.place(rows.x, rows.context)[0]
     flow: Any = model.flow
     if isinstance(flow, Whitened):
-        flow, x = flow.flow, flow.linear(x)
+        flow, x = flow.flow, flow.whitening()(x)
     transform = flow(rows.context).transform
     z = transform(x)
     again = transform(transform.inv(z))

@@ -17,7 +17,7 @@ from elflow.flows.dequantization import Cells, Dequantized
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_rows
 from elflow.tabular.schema import Schema
-from elflow.training.batches import Rows
+from elflow.training import Rows
 
 __all__ = ["Conditional", "condition", "pit_values"]
 
@@ -69,11 +69,11 @@ class Conditional:
         self.column = schema.column(name)
         self._model = model
         self._position = schema.positions(name)[-1]
-        self._rows = rows._replace(x=self._without_cell(rows.x))
+        self._rows = Rows(self._without_cell(rows.x), rows.context)
         has_other_cells = any(position != self._position for position in schema.cells)
         self._n_draws = N_CELL_DRAWS if has_other_cells else 1
         self.knots, self.cumulative = integrate_density(
-            self._log_density, rows.length, self.column.z_range, n_draws=self._n_draws
+            self._log_density, len(rows), self.column.z_range, n_draws=self._n_draws
         )
 
     def cdf(self, values: pd.Series | NDArray[Any]) -> FloatArray:

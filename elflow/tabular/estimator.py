@@ -31,8 +31,7 @@ from elflow.tabular._flow import (
 from elflow.tabular.conditional import Conditional, condition, pit_values
 from elflow.tabular.frames import ContextTable, Table, as_frame, digest, fingerprint, table_kind
 from elflow.tabular.schema import Schema
-from elflow.training.batches import Rows
-from elflow.training.engine import fit
+from elflow.training import Rows, fit
 
 __all__ = ["FlowDensity"]
 
@@ -78,7 +77,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         patience: How many rounds without a better held-out likelihood end the training.
         validation: The share of rows that is held out to decide when to stop.
         time_limit: How many seconds training may take; None for no limit.
-        logger: A folder for logs as CSV and for TensorBoard.
+        log_dir: Folder for logs as CSV and for TensorBoard.
         random_state: Where random numbers come from.
         verbose: Whether to show a progress bar.
 
@@ -86,8 +85,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         schema_: What the columns are.
         context_schema_: The same of the context, or None.
         model_: The fitted flow, over the numbers that stand for a row.
-        history_: For each round of training its step, seconds and rate, and the mean log-density of training rows and
-            of held-out rows.
+        training_: The record of the training, an `elflow.training.Training`: history, seconds, reason for stopping.
         n_features_in_: The number of columns.
         feature_names_in_: Their names, if the table has names.
 
@@ -118,7 +116,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         patience: int | None = None,
         validation: float = 0.1,
         time_limit: float | None = None,
-        logger: str | os.PathLike[str] | None = None,
+        log_dir: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -136,7 +134,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         self.patience = patience
         self.validation = validation
         self.time_limit = time_limit
-        self.logger = logger
+        self.log_dir = log_dir
         self.random_state = random_state
         self.verbose = verbose
 
@@ -210,28 +208,25 @@ class FlowDensity(DensityMixin, BaseEstimator):
             "split": [seed, self.validation],
             "schema": self.schema_.to_dict(),
         }
-        self.model_, training_ = fit(
+        self.model_, self.training_ = fit(
             model,
             rows.take(training),
             rows.take(held_out),
             recipe,
-            seed,
-            checkpoint,
-            digest(self.fingerprint_, conditions, weight, json.dumps(settings, default=str)),
-            self.logger,
-            self.verbose,
+            seed=seed,
+            checkpoint=checkpoint,
+            fingerprint=digest(self.fingerprint_, conditions, weight, json.dumps(settings, default=str)),
+            log_dir=self.log_dir,
+            verbose=self.verbose,
         )
         self.options_ = options
-        self.history_, self.seconds_, self.stopped_ = training_.history, training_.seconds, training_.stopped
         self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
         some = np.random.RandomState(seed).permutation(np.flatnonzero(training.numpy()))[:MAX_RANKED_ROWS]
         ranked = score_rows(self.model_, rows.take(torch.from_numpy(some)), N_DRAWS)
         self.training_scores_ = np.quantile(ranked, np.linspace(0, 1, min(N_PERCENTILES, len(ranked))))
         return self
 
-    def score_samples(
-        self, X: Table, context: ContextTable | None = None, n_draws: int = N_DRAWS
-    ) -> FloatArray:
+    def score_samples(self, X: Table, context: ContextTable | None = None, n_draws: int = N_DRAWS) -> FloatArray:
         """Log-density of each row, in nats and in the units of the data.
 
         A discrete column contributes a probability, which is estimated from points of each value's cell. All rows
@@ -283,9 +278,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         shares = np.linspace(0, 100, len(self.training_scores_))
         return 100 - np.interp(np.asarray(log_density), self.training_scores_, shares, left=0, right=100)
 
-    def sample(
-        self, n: int = 1, context: ContextTable | None = None, random_state: RandomState = None
-    ) -> Any:
+    def sample(self, n: int = 1, context: ContextTable | None = None, random_state: RandomState = None) -> Any:
         """Sample new rows, in a table of the same library, columns and dtypes as the fitted table.
 
         Arguments:
@@ -328,9 +321,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         c = encode_context(self.context_schema_, self._as_context(context, len(frame)))
         return condition(self.model_, self.schema_, self._column_name(column), frame, c)
 
-    def conditional_cdf(
-        self, X: Table, column: Hashable, context: ContextTable | None = None
-    ) -> FloatArray:
+    def conditional_cdf(self, X: Table, column: Hashable, context: ContextTable | None = None) -> FloatArray:
         """P(column <= its value | all other columns, context) in each row, `(N,)`.
 
         The density along the column is integrated numerically, for any flow and any kind of column.
@@ -474,7 +465,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         """
         check_is_fitted(self, "schema_")
         rows = self._encode(self._as_frame(X))
-        noise = check_random_state(random_state).uniform(size=(rows.length, len(self.schema_.cells)))
+        noise = check_random_state(random_state).uniform(size=(len(rows), len(self.schema_.cells)))
         uniform = Dequantized(self.model_.flow, self.schema_.exact, self.schema_.cells)
         z, log_volume = uniform.place(rows.x, noise=torch.from_numpy(noise))
         return z.double().numpy(), log_volume.double().numpy()
