@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -100,3 +100,13 @@ def check_finite(name: str, value: Tensor) -> None:
             f"{name} must be finite, got NaN or an infinity in {len(wrong)} of its {value[..., 0].numel()} rows, "
             f"the first of them row {int(wrong[0])}: drop those rows or fill them in"
         )
+
+
+def join_names(names: Sequence[str], most: int = 8) -> str:
+    """Names in quotes for an error message, at most so many of them.
+
+    Example:
+        >>> join_names(["a", "b"]), join_names(["a", "b", "c"], most=1)
+        ("'a', 'b'", "'a' and 2 more")
+    """
+    return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
