@@ -334,7 +334,7 @@ def test_a_header_that_says_nothing_of_training(folder, tmp_path):
         (["score-images", "DATA", "DATA"], "must be a model saved by elflow"),
         (["score-images", "FLOW", "DATA"], "must be a model of images, as `elflow fit-images` makes them, got another"),
         (["score-images", "MODEL", "DATA", "-o", "DATA"], "must not be what is read"),
-        (["score-images", "MODEL", "DATA", "-o", "scores.xlsx"], "must be a table that ends in one of"),
+        (["score-images", "MODEL", "DATA", "-o", "scores.xlsx"], "has an unsupported format; supported: .csv"),
         (["score-images", "MODEL", "DATA", "--size", "4x4"], "must hold images of 1 x 8 x 8, as the model's"),
         (["score-images", "MODEL", "DATA", "--samples", "0"], "'--samples'"),
         (["sample-images", "MODEL"], "Missing option '--output'"),

@@ -1,4 +1,4 @@
-"""Tables written block by block: to files that are there whole or not at all."""
+"""Tables written in blocks, to files that appear only when they are complete."""
 
 import os
 
@@ -48,7 +48,7 @@ def test_whole_or_not_at_all(tmp_path, name):
 
     with pytest.raises(RuntimeError, match="no"):
         fail()
-    with pytest.raises(ValueError, match="must have rows, and none was written"), TableWriter(tmp_path / name):
+    with pytest.raises(ValueError, match="must have rows, but none were written"), TableWriter(tmp_path / name):
         pass
     assert os.listdir(tmp_path) == [name]
     assert (tmp_path / name).read_bytes() == b"before"
@@ -90,7 +90,7 @@ def test_devices_are_not_replaced(tmp_path):
 
 
 def test_targets_that_cannot_be(tmp_path):
-    with pytest.raises(ValueError, match="must be a table that ends in one of"):
+    with pytest.raises(ValueError, match=r"has an unsupported format; supported: \.csv"):
         TableWriter(tmp_path / "t.xlsx")
     with pytest.raises(FileNotFoundError, match="must be in a folder that exists"):
         TableWriter(tmp_path / "no" / "t.csv")
