@@ -19,7 +19,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
 
 from elflow import ELF, report
-from elflow.report._baselines import baselines, kernel_density
+from elflow.report.baselines import baselines, kernel_density
 from elflow.report._compare import area, correlations, dependent, marginal, two_sample
 from elflow.report._measure import measure
 from elflow.report._pit import conditional

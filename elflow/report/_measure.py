@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from elflow.report._baselines import baselines
+from elflow.report.baselines import baselines
 from elflow.report._compare import (
     Correlations,
     Marginal,

@@ -1,42 +1,54 @@
-"""What a flow has to beat: Gaussian mixtures and kernel density estimates, each chosen by validation."""
+"""Baselines for tables: Gaussian mixtures and kernel density estimates, each chosen by validation rows."""
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
-from torch import Tensor
+
+from elflow.report.baselines import kernel_density
+
+__all__ = ["Baseline", "choose_kernel", "choose_mixture"]
 
 COMPONENTS = (1, 2, 4, 8, 16, 32, 64)
-BANDWIDTHS = np.geomspace(0.03, 1.5, 14)
-KERNELS = 50_000
-"""As many rows carry a kernel, at most: every density needs each pair of rows."""
+BANDWIDTHS = tuple(np.geomspace(0.03, 1.5, 14))
+MAX_KERNELS = 50_000
+"""Maximum number of rows with a kernel: a density needs the distances to all of them."""
 
-LogDensity = Callable[[np.ndarray], np.ndarray]
+Rows = NDArray[np.float64]
+"""Rows of numbers, `(N, features)`."""
 
 
 @dataclass
 class Baseline:
-    """A density over rows, its mean over the validation rows, and how it came about."""
+    """A density of rows."""
 
-    log_density: LogDensity
+    log_density: Callable[[Rows], Rows]
     validation: float
+    """Mean log-density of the validation rows."""
     chosen: str
+    """The chosen settings."""
     parameters: int
     rows: int
+    """Number of rows that it was fitted to."""
 
 
-def best_mixture(training: np.ndarray, held_out: np.ndarray, seconds: float, seed: int) -> Baseline:
-    """The best of mixtures of 1 to 64 Gaussians with full covariances, each fitted within that time."""
-    fits = [mixture(training, count, seconds, seed) for count in COMPONENTS if count < len(training)]
-    scores = [model.score(held_out) for model, _ in fits]
+def choose_mixture(training: Rows, validation: Rows, seconds: float, seed: int) -> Baseline:
+    """The best mixture of 1 to 64 Gaussians with full covariances, each fitted within a time limit.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(500, 2))
+        >>> choose_mixture(x[:400], x[400:], seconds=0.1, seed=0).rows
+        400
+    """
+    fits = [_fit_mixture(training, count, seconds, seed) for count in COMPONENTS if count < len(training)]
+    scores = [model.score(validation) for model, _ in fits]
     best = int(np.argmax(scores))
     model, rows = fits[best]
     count, features = model.means_.shape
@@ -44,8 +56,8 @@ def best_mixture(training: np.ndarray, held_out: np.ndarray, seconds: float, see
     return Baseline(model.score_samples, scores[best], f"{count} components", parameters, rows)
 
 
-def mixture(training: np.ndarray, count: int, seconds: float, seed: int) -> tuple[GaussianMixture, int]:
-    """Expectation-maximisation until it settles or time is up, and on how many rows."""
+def _fit_mixture(training: Rows, count: int, seconds: float, seed: int) -> tuple[GaussianMixture, int]:
+    """Expectation-maximisation until convergence or the time limit. Returns the number of rows, too."""
     model = GaussianMixture(count, init_params="k-means++", tol=1e-4, max_iter=5, warm_start=True, random_state=seed)
     training = np.random.default_rng(seed).permutation(training)
     with warnings.catch_warnings():
@@ -63,46 +75,34 @@ def mixture(training: np.ndarray, count: int, seconds: float, seed: int) -> tupl
     return model, rows
 
 
-def best_kernel(training: np.ndarray, held_out: np.ndarray, seed: int) -> Baseline:
-    """Gaussian kernels, round or of the shape of the covariance, with the best bandwidth of a grid."""
-    rows = np.random.default_rng(seed).permutation(training)[:KERNELS]
-    spread = np.cov(training.T).reshape(training.shape[1], -1)
+def choose_kernel(training: Rows, validation: Rows, seed: int) -> Baseline:
+    """The best Gaussian kernels, round or with the shape of the covariance, over a grid of bandwidths.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(500, 2))
+        >>> choose_kernel(x[:400], x[400:], seed=0).rows
+        400
+    """
+    rows = np.random.default_rng(seed).permutation(training)[:MAX_KERNELS]
+    covariance = np.cov(training.T).reshape(training.shape[1], -1)
     shapes = {
-        "round": np.diag(1 / np.sqrt(np.diag(spread))),
-        "covariance": np.linalg.inv(np.linalg.cholesky(spread + 1e-9 * np.diag(np.diag(spread)))).T,
+        "round": np.diag(1 / np.sqrt(np.diag(covariance))),
+        "covariance": np.linalg.inv(np.linalg.cholesky(covariance + 1e-9 * np.diag(np.diag(covariance)))).T,
     }
+
+    def score(points: Rows, shape: Rows, bandwidths: tuple[float, ...]) -> Rows:
+        return kernel_density(rows @ shape, points @ shape, bandwidths) + np.linalg.slogdet(shape)[1]
+
     scores = {
-        (name, bandwidth): score.mean().item()
+        (name, bandwidth): float(value)
         for name, shape in shapes.items()
-        for bandwidth, score in zip(BANDWIDTHS, kernel(rows, held_out, shape, BANDWIDTHS), strict=True)
+        for bandwidth, value in zip(BANDWIDTHS, score(validation, shape, BANDWIDTHS).mean(1), strict=True)
     }
     name, bandwidth = max(scores, key=lambda key: scores[key])
     return Baseline(
-        lambda points: kernel(rows, points, shapes[name], np.array([bandwidth]))[0].numpy(),
+        lambda points: score(points, shapes[name], (bandwidth,))[0],
         scores[name, bandwidth],
         f"{name} kernel, bandwidth {bandwidth:.3f}",
         rows.size,
         len(rows),
     )
-
-
-def kernel(rows: np.ndarray, points: np.ndarray, shape: np.ndarray, bandwidths: np.ndarray) -> Tensor:
-    """The log-density at each point for each bandwidth, `(bandwidths, points)`."""
-    x, y = torch.from_numpy(rows @ shape), torch.from_numpy(points @ shape)
-    features = x.shape[1]
-    constant = math.log(len(x)) + 0.5 * features * math.log(2 * math.pi) - np.linalg.slogdet(shape)[1]
-    squares = x.square().sum(1)
-    densities = []
-    for some in y.split(max(1, 500_000 // len(x))):  # few enough for the cache
-        square = torch.addmm(squares, some, x.T, alpha=-2).add_(some.square().sum(1, keepdim=True))
-        nearest = square.amin(1, keepdim=True)
-        square.sub_(nearest)
-        densities.append(
-            torch.stack(
-                [
-                    (square * (-0.5 / h**2)).exp_().sum(1).log_().sub_(nearest[:, 0], alpha=0.5 / h**2)
-                    for h in bandwidths
-                ]
-            )
-        )
-    return torch.cat(densities, 1) - constant - features * torch.from_numpy(np.log(bandwidths))[:, None]

@@ -1,22 +1,18 @@
-"""Safe against crashes: `elflow fit` killed at random moments and resumed, against one that ran through.
+"""Safety against crashes: `elflow fit` is killed at random moments and resumed, and compared with an uninterrupted fit.
 
-python -m experiments.bench.crash
-
-Both models must be equal bit for bit on one thread, and nothing may stand under the model's name before it is done.
-A fit that is done before its kill is compared, and the next kill falls on a new one.
+Both models must be equal bit for bit on one thread, and no file may have the model's name before it is complete. A fit
+that is done before its kill is compared, and the next kill hits a new one.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
@@ -24,116 +20,136 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 import elflow
-from experiments.bench._measure import RESULTS, machine, write
+from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
+
+__all__ = ["EXPERIMENT"]
+
+N_KILLS, N_ROWS, STEPS = 20, 2_000, 1_000
 
 
 @dataclass
 class Outcome:
+    """Counts of a run."""
+
     kills: int = 0
     fits: int = 0
-    """How many were finished and compared."""
+    """Number of fits that were finished and compared."""
     resumed: int = 0
-    """How many kills left a checkpoint to go on from."""
+    """Number of kills that left a checkpoint."""
     partial: int = 0
-    """How often something stood under the final name after a kill."""
+    """Number of kills that left an incomplete model."""
     different: list[str] = field(default_factory=list)
-    """What of the models differed."""
+    """Names of tensors that differed."""
     leftovers: int = 0
-    """Files of finished fits besides the model."""
-    seconds: float = 0.0
-    """Of the fit that ran through."""
+    """Number of files of finished fits besides the model."""
+    fit_seconds: float = 0.0
+    """Duration of the uninterrupted fit."""
 
 
-def table(path: Path, rows: int, seed: int) -> None:
-    """Columns of several kinds, so that their encodings are part of what is resumed."""
+def jobs(plan: Plan) -> list[Job]:
+    sizes = {"kills": plan.scaled(N_KILLS), "rows": max(300, plan.scaled(N_ROWS)), "steps": plan.scaled(STEPS)}
+    return [Job("kills", sizes | {"seed": plan.seed})]
+
+
+def work(plan: Plan, settings: Record, folder: Path) -> Record:
+    with TemporaryDirectory() as name:
+        outcome = _kill_and_resume(Path(name), **settings)
+    return asdict(outcome) | {"rows": settings["rows"], "steps": settings["steps"]}
+
+
+def _kill_and_resume(folder: Path, kills: int, rows: int, steps: int, seed: int) -> Outcome:
+    """Kills and resumes fits in a folder until all kills are done and the last fit is finished."""
+    rng, outcome = np.random.default_rng(seed), Outcome()
+    data, reference = folder / "data.csv", folder / "reference" / "model.elf"
+    table = _make_table(rows, seed)
+    table.to_csv(data, index=False)
+    reference.parent.mkdir()
+    start = time.perf_counter()
+    _finish(_start_fit(data, reference, steps, seed), reference)
+    outcome.fit_seconds = time.perf_counter() - start
+    while not outcome.fits or outcome.kills < kills:
+        model = folder / f"fit-{outcome.fits}" / "model.elf"
+        model.parent.mkdir()
+        while not model.exists():
+            process = _start_fit(data, model, steps, seed)
+            try:
+                process.wait(timeout=rng.uniform(0, outcome.fit_seconds) if outcome.kills < kills else None)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                outcome.kills += 1
+                outcome.resumed += model.with_name("model.elf.checkpoint").exists()
+                # A kill between the last rename and the end of the process leaves a complete model, which is fine.
+                if model.exists() and _find_differences(reference, model, table):
+                    outcome.partial += 1
+                    model.unlink()
+            else:
+                _finish(process, model)
+        outcome.fits += 1
+        outcome.different += _find_differences(reference, model, table)
+        left = {path.name for path in model.parent.iterdir()} - {"model.elf", "log"}
+        outcome.leftovers += len([name for name in left if not name.startswith(".")])
+    return outcome
+
+
+def _make_table(rows: int, seed: int) -> pd.DataFrame:
+    """Columns of several kinds, so that their encodings are resumed, too."""
     rng = np.random.default_rng(seed)
     angle = rng.uniform(0, 2 * np.pi, rows)
     x = np.cos(angle) + rng.normal(0, 0.1, rows)
     y = np.sin(angle) + rng.normal(0, 0.1, rows)
     count, word = rng.poisson(2 + np.abs(x)), np.where(y > 0, "up", "down")
-    pd.DataFrame({"x": x, "y": y, "count": count, "word": word}).to_csv(path, index=False)
+    return pd.DataFrame({"x": x, "y": y, "count": count, "word": word})
 
 
-def start(data: Path, model: Path, steps: int, seed: int) -> subprocess.Popen[bytes]:
+def _start_fit(data: Path, model: Path, steps: int, seed: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "elflow", "fit", str(data), "-o", str(model), "--resume"]
     command += ["--seed", str(seed), "--threads", "1", "--max-steps", str(steps)]
     with (model.parent / "log").open("ab") as log:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
-def finish(process: subprocess.Popen[bytes], model: Path) -> None:
+def _finish(process: subprocess.Popen[bytes], model: Path) -> None:
     if process.wait() != 0:
-        raise RuntimeError(f"elflow fit ended with {process.returncode}: {(model.parent / 'log').read_text()[-2000:]}")
+        log = (model.parent / "log").read_text()[-2000:]
+        raise RuntimeError(f"elflow fit must end with exit code 0, got {process.returncode}: {log}")
 
 
-def differences(one: Path, other: Path, data: pd.DataFrame) -> list[str]:
-    """Tensors that are not the same bit for bit, and densities; the files also hold how long training took."""
+def _find_differences(one: Path, other: Path, data: pd.DataFrame) -> list[str]:
+    """Tensors that are not equal bit for bit, and densities. The files also contain durations, which differ."""
     try:
         ours, theirs = load_file(one), load_file(other)
     except SafetensorError as error:
         return [f"not a model: {error}"]
     if ours.keys() != theirs.keys():
         return ["names of tensors"]
-    wrong = [key for key in ours if ours[key].tobytes() != theirs[key].tobytes()]
+    tensors = [key for key in ours if ours[key].tobytes() != theirs[key].tobytes()]
     scores = [elflow.load(path).score_samples(data) for path in (one, other)]
-    return wrong + ([] if np.array_equal(*scores) else ["densities"])
+    return tensors + ([] if np.array_equal(*scores) else ["densities"])
 
 
-def crash(folder: Path, kills: int, rows: int, steps: int, seed: int) -> Outcome:
-    """Kills and resumes in that folder until so many kills are done and the last fit is finished."""
-    rng, outcome = np.random.default_rng(seed), Outcome()
-    data, whole = folder / "data.csv", folder / "whole" / "model.elf"
-    table(data, rows, seed)
-    frame = pd.read_csv(data)
-    whole.parent.mkdir()
-    begin = time.perf_counter()
-    finish(start(data, whole, steps, seed), whole)
-    outcome.seconds = time.perf_counter() - begin
-    while not outcome.fits or outcome.kills < kills:
-        model = folder / f"fit-{outcome.fits}" / "model.elf"
-        model.parent.mkdir()
-        while not model.exists():
-            process = start(data, model, steps, seed)
-            try:
-                process.wait(timeout=rng.uniform(0, outcome.seconds) if outcome.kills < kills else None)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                outcome.kills += 1
-                outcome.resumed += model.with_name("model.elf.checkpoint").exists()
-                # A kill between the last rename and the end of the process finds a whole model, which is as good.
-                if model.exists() and differences(whole, model, frame):
-                    outcome.partial += 1
-                    model.unlink()
-            else:
-                finish(process, model)
-        outcome.fits += 1
-        outcome.different += differences(whole, model, frame)
-        left = {path.name for path in model.parent.iterdir()} - {"model.elf", "log"}
-        outcome.leftovers += len([name for name in left if not name.startswith(".")])
-        print(f"{outcome.kills} kills, {outcome.fits} fits, differences: {outcome.different or 'none'}", flush=True)
-    return outcome
+def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
+    (record,) = records.values()
+    failures = []
+    if record["different"]:
+        failures.append(f"resumed models differ in {', '.join(record['different'])}")
+    if record["partial"]:
+        failures.append(f"{record['partial']} kills left an incomplete model")
+    if record["leftovers"]:
+        failures.append(f"{record['leftovers']} files were left besides models")
+    verdict = "; ".join(failures) or "all models are equal bit for bit, and none was incomplete"
+    text = f"After {record['kills']} kills of {record['fits']} fits, {verdict}."
+    rows = [
+        ["kills", str(record["kills"])],
+        ["kills that left a checkpoint", str(record["resumed"])],
+        ["finished fits", str(record["fits"])],
+        ["incomplete models", str(record["partial"])],
+        ["different models", str(len(record["different"]))],
+        ["leftover files", str(record["leftovers"])],
+        ["seconds of an uninterrupted fit", f"{record['fit_seconds']:.0f}"],
+    ]
+    note = f"A table of {record['rows']:,} rows, {record['steps']:,} training steps, one thread."
+    return Report(text, [Table("Kills", ["", "number"], rows, note)], failures=failures)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for results (%(default)s)")
-    parser.add_argument("--kills", type=int, default=20, help="(%(default)s)")
-    parser.add_argument("--rows", type=int, default=2_000, help="of the table (%(default)s)")
-    parser.add_argument("--steps", type=int, default=1_000, help="training steps (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of table, model and kills (%(default)s)")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        outcome = crash(Path(name), options.kills, options.rows, options.steps, options.seed)
-    settings = {"rows": options.rows, "steps": options.steps, "seed": options.seed}
-    results: dict[str, Any] = asdict(outcome)
-    good = not (outcome.different or outcome.partial or outcome.leftovers)
-    print(f"{outcome.kills} kills, {outcome.resumed} with a checkpoint to go on from, {outcome.fits} fits: ", end="")
-    print("all equal bit for bit, nothing partial" if good else results)
-    write(options.output / "crash.json", {"machine": machine(), **settings, **results})
-    sys.exit(0 if good else 1)
-
-
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment("crash", "Safety against crashes", jobs, work, report, exclusive=True)

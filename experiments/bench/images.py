@@ -1,181 +1,158 @@
-"""Images: an exact-Lipschitz flow beside the Glow of normflows and a histogram of each pixel.
+"""Image models: ELF beside the Glow of normflows and a histogram of each pixel, within the same time.
 
-python -m experiments.bench.images --data digits --minutes 2
-python -m experiments.bench.images --data FOLDER --minutes 60
-python -m experiments.bench.images --data FOLDER --models uniform,variational --max-steps 1000
-
-The flows train at the same time, each in a process of its own on one thread, with the same engine and the same held-out
-images. `digits` are scikit-learn's; a folder holds MNIST, as mnist.npz or as its idx files. It needs normflows:
-pip install --constraint constraints.txt --editable ".[reproduce]".
+The models train in parallel, each on one thread, with the same validation images. Digits are scikit-learn's; MNIST is
+read from the data folder.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import nn
 
-import elflow
-from experiments.bench._measure import RESULTS, machine, write
-from elflow._files import replacing
-from elflow.datasets.example import digits
+from elflow.flows import preset
 from elflow.io.grids import write_grid
-from elflow.io.images import read_images
-from elflow.flows import Preset, preset
-from elflow.training import Recipe, Rows, fit, image_recipe
+from elflow.training import format_duration, image_recipe
+from experiments.data.images import DATASETS, find_images, list_missing, load_images
+from experiments.framework.experiment import Experiment, Job, Option, Plan, Record, Report, Table
+from experiments.framework.figure import GREEN, draw_figure
+from experiments.framework.options import parse_choices, parse_count, parse_seconds
+from experiments.paper.image_fit import (
+    GLOW,
+    GLOW_RECIPE,
+    make_glow,
+    score_histogram,
+    score_images,
+    summarize_training,
+    train_images,
+)
 
-LABELS = {
-    "uniform": "ELF",
-    "variational": "ELF, variational",
-    "glow": "Glow of normflows",
-    "histogram": "histogram of pixels",
-}
-HELD_OUT = {"digits": 150, "mnist": 1_000}
+__all__ = ["EXPERIMENT"]
+
+MODELS = {"uniform": "ELF", "variational": "ELF, variational", "glow": "Glow of normflows"}
+COLORS = {"uniform": GREEN, "variational": "#4a5fa5", "glow": "#b8860b"}
+TIME_LIMITS = {"digits": 120.0, "mnist": 3600.0}
+N_VALIDATION = {"digits": 150, "mnist": 1_000}
 ROUND_STEPS = {"digits": 50, "mnist": 250}
-GLOW: dict[str, Any] = {"scales": 2, "steps": 8, "hidden_channels": 64}
 GLOW_RECIPES: dict[str, dict[str, Any]] = {
-    "digits": {"batch_size": 128, "learning_rate": 6e-3},
+    "digits": GLOW_RECIPE,
     "mnist": {"batch_size": 64, "learning_rate": 4e-3, "hold_steps": 4_000, "gamma": 0.9998},
 }
-"""The best of short runs, as are Glow's sizes and preprocessing: its steps are faster, and it likes larger batches."""
+"""The best of short runs, as are the size and preprocessing of Glow."""
+MAX_STEPS = 1_000_000
+N_SAMPLES = 100
 
 
-def images(data: str) -> tuple[str, Tensor, Tensor]:
-    """The preset, the training images and the test images."""
-    if data == "digits":
-        found = digits()
-        return "digits", torch.from_numpy(found["x_train"]), torch.from_numpy(found["x_test"])
-    file = Path(data) / "mnist.npz"
-    source = file if file.exists() else Path(data)
-    return "mnist", read_images(source, "train").x, read_images(source, "test").x
+def jobs(plan: Plan) -> list[Job]:
+    models = plan.options.get("models", ["uniform", "glow"])
+    if find_spec("normflows") is None:
+        models = [model for model in models if model != "glow"]
+    jobs = []
+    for name in plan.options.get("datasets", TIME_LIMITS):
+        file = find_images(plan, name)
+        if file is None and DATASETS[name].files:
+            continue
+        limits = {"max_steps": plan.options.get("max_steps", MAX_STEPS), "time_limit": plan.options.get("time_limit")}
+        if limits["time_limit"] is None and "max_steps" not in plan.options:
+            limits["time_limit"] = plan.seconds(TIME_LIMITS[name])
+        same = {"dataset": name, "file": file, "stamp": [] if file is None else plan.stamp(file), "seed": plan.seed}
+        jobs += [Job(f"{name}-{model}", {"model": model, "limits": limits, **same}) for model in models]
+        jobs.append(Job(f"{name}-histogram", {"model": "histogram", **same}))
+    return jobs
 
 
-def model(name: str, chosen: Preset, recipe: dict[str, Any], x: Tensor) -> tuple[nn.Module, Recipe]:
-    if name == "glow":
-        from experiments.systems.glow import build_glow
-
-        zeros = float((x == 0).double().mean())
-        shape, levels = chosen.flow["shape"], chosen.flow["levels"]
-        return build_glow(shape, levels, zeros=zeros, **GLOW), replace(image_recipe("cpu"), **recipe)
-    return chosen.build(dequantization="variational" if name == "variational" else "uniform"), image_recipe("cpu")
-
-
-def bits_of(flow: Any, x: Tensor, seed: int) -> dict[str, float]:
-    """The mean over test images, and its standard error."""
+def work(plan: Plan, settings: Record, folder: Path) -> Record:
+    name, model, seed = settings["dataset"], settings["model"], settings["seed"]
+    x, test = load_images(plan, name, settings["file"])
+    chosen = preset(name, size="cpu")
+    levels = chosen.flow["levels"]
+    if model == "histogram":
+        return {"dataset": name, "model": model, **score_histogram(x, test, levels)}
     torch.manual_seed(seed)
-    bits = torch.cat([flow.bits_per_dim(part) for part in x.split(500)])
-    return {"test_bits": float(bits.mean()), "standard_error": float(bits.std() / math.sqrt(len(bits)))}
-
-
-class Histogram:
-    """Each pixel for itself: its levels as often as in the training images, one more of each."""
-
-    def __init__(self, x: Tensor, levels: int) -> None:
-        pixels = torch.arange(x[0].numel())
-        counts = torch.bincount((x.flatten(1).long() + levels * pixels).flatten(), minlength=levels * len(pixels))
-        counts = counts.view(-1, levels) + 1
-        self.log_share = (counts / counts.sum(-1, keepdim=True)).log2()
-
-    def bits_per_dim(self, x: Tensor) -> Tensor:
-        flat = x.flatten(1).long()
-        return -self.log_share.expand(len(x), -1, -1).gather(-1, flat[..., None]).squeeze(-1).mean(-1)
-
-
-def one(name: str, data: str, limits: dict[str, Any], seed: int, kept: Path) -> None:
-    """Trains one flow and writes what came of it."""
-    kind, x, test = images(data)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    held_out, training = x[order[: HELD_OUT[kind]]], x[order[HELD_OUT[kind] :]]
+    flow: nn.Module
+    recipe = replace(image_recipe("cpu"), round_steps=ROUND_STEPS[name], patience=1_000, **settings["limits"])
+    if model == "glow":
+        flow = make_glow(chosen.flow["shape"], levels, x, GLOW)
+        recipe = replace(recipe, **GLOW_RECIPES[name])
+    else:
+        flow = chosen.build(dequantization=model)
+    n_validation = min(N_VALIDATION[name], max(1, len(x) // 10))
+    best, training = train_images(flow, recipe, x, None, n_validation, seed, folder, settings)
     torch.manual_seed(seed)
-    flow, recipe = model(name, preset(kind, size="cpu"), GLOW_RECIPES[kind], training)
-    recipe = replace(recipe, round_steps=ROUND_STEPS[kind], patience=1_000, **limits)
-    bit = x[0].numel() * math.log(2)
-
-    def told(_: Any, entry: dict[str, float]) -> None:
-        bits = -entry["validation"] / bit
-        print(f"{name:12} step {entry['step']:6} {entry['seconds'] / 60:5.1f} min {bits:.4f} bits/dim", flush=True)
-
-    flow, went = fit(flow, Rows(training), Rows(held_out), recipe, seed=seed, after_round=told)
-    sample: Callable[[int], Tensor] = flow.sample  # type: ignore[assignment]
-    write_grid(sample(100), kept / f"{kind}-{name}.png", levels=preset(kind).flow["levels"])
-    if isinstance(flow, elflow.ImageELF):
-        elflow.save(flow, kept / f"{kind}-{name}.elf")
-    found = {
-        **bits_of(flow, test, seed),
-        "parameters": sum(p.numel() for p in flow.parameters()),
-        "steps": went.history[-1]["step"],
-        "seconds": went.seconds,
-        "batch_size": recipe.batch_size,
-        "skipped": went.skipped,
-        "curve": [[entry["step"], entry["seconds"], -entry["validation"] / bit] for entry in went.history],
-    }
-    write(kept / f"{kind}-{name}.json", found)
+    write_grid(best.sample(N_SAMPLES), folder / "samples.png", levels=levels)
+    summary = summarize_training(best, training, recipe, x[0].numel())
+    return {"dataset": name, "model": model, **summary, **score_images(best, test, seed=seed)}
 
 
-def draw(found: dict[str, Any], by_steps: bool, path: Path) -> None:
-    """The learning curves, over minutes or over steps."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for name, result in found.items():
-        if "curve" in result:
-            steps, seconds, bits = zip(*result["curve"], strict=True)
-            axes.plot(steps if by_steps else [s / 60 for s in seconds], bits, label=LABELS[name])
-    axes.set_xlabel("steps" if by_steps else "minutes")
-    axes.set_ylabel("held-out bits/dim")
-    axes.legend()
-    axes.grid(alpha=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
+def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
+    tables, sentences, pictures = [], [], {}
+    for name in TIME_LIMITS:
+        runs = {key: record for key, record in records.items() if record["dataset"] == name}
+        if not runs:
+            continue
+        ranked = sorted(runs.values(), key=lambda record: float(record["bits"]))
+        title = DATASETS[name].title
+        columns = ["model", "bits/dim", "parameters", "steps", "batch size", "training"]
+        note = "Bits per dimension of test images with the standard error over images; lower is better."
+        tables.append(Table(title, columns, [_make_row(record) for record in ranked], note))
+        sentences.append(f"On {title}, {_title(ranked[0])} is best, with {ranked[0]['bits']:.3f} bits per dimension.")
+        trained = [record for record in runs.values() if "curve" in record]
+        if trained:
+            _draw_curves(folder / f"{name}-curves.png", title, trained)
+            pictures[f"{name}-curves.png"] = f"{title}: validation bits per dimension during training."
+        for key, record in runs.items():
+            samples = folder / "jobs" / key / "samples.png"
+            if samples.is_file():
+                (folder / f"{key}.png").write_bytes(samples.read_bytes())
+                pictures[f"{key}.png"] = f"{title}: samples of {_title(record)}."
+    return Report(" ".join(sentences), tables, pictures)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=os.environ.get("ELFLOW_DATA", "digits"))
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--max-steps", type=int)
-    parser.add_argument("--models", default="uniform,glow")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, default=RESULTS / "images", help="where models, grids and curves go")
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    given.keep.mkdir(parents=True, exist_ok=True)
-    if given.one:
-        torch.set_num_threads(1)
-        seconds = None if given.minutes is None else 60 * given.minutes
-        limits = {"time_limit": seconds, "max_steps": given.max_steps or 1_000_000}
-        one(given.one, given.data, limits, given.seed, given.keep)
-        return
-    names = given.models.split(",")
-    again = [sys.executable, "-m", "benchmarks.images", *sys.argv[1:]]
-    runs = [subprocess.Popen([*again, "--one", name]) for name in names]
-    failed = [run.wait() for run in runs]
-    if any(failed):
-        raise SystemExit("a training failed")
-    kind, x, test = images(given.data)
-    found: dict[str, Any] = {name: json.loads((given.keep / f"{kind}-{name}.json").read_text()) for name in names}
-    found["histogram"] = bits_of(Histogram(x, preset(kind).flow["levels"]), test, given.seed)
-    for name, result in found.items():
-        how = f", {result['parameters']:,} parameters, {result['steps']:,} steps" if "steps" in result else ""
-        bits = f"{result['test_bits']:.4f} +- {result['standard_error']:.4f} bits/dim"
-        print(f"{LABELS[name]:20} {bits} of test images, fewer are better{how}")
-    settings = {"data": kind, "minutes": given.minutes, "max_steps": given.max_steps, "seed": given.seed}
-    output = given.output or RESULTS / f"images_{kind}.json"
-    draw(found, given.minutes is None, output.with_suffix(".png"))
-    write(output, {"machine": machine(), "settings": settings, "models": found})
+def _title(record: Record) -> str:
+    return MODELS.get(record["model"], "histogram of each pixel")
 
 
-if __name__ == "__main__":
-    main()
+def _make_row(record: Record) -> list[str]:
+    sizes = ["", "", "", ""]
+    if "curve" in record:
+        sizes = [f"{record['parameters']:,}", f"{record['steps']:,}", str(record["batch_size"])]
+        sizes.append(format_duration(record["training_seconds"]))
+    return [_title(record), f"{record['bits']:.4f} ± {record['error']:.4f}", *sizes]
+
+
+def _draw_curves(path: Path, title: str, runs: list[Record]) -> None:
+    with draw_figure(path, columns=2, figsize=(11, 4), sharey=True) as (_, axes):
+        for record in runs:
+            steps, seconds, bits = zip(*record["curve"], strict=True)
+            for place, x in ((axes[0, 0], [s / 60 for s in seconds]), (axes[0, 1], steps)):
+                place.plot(x, bits, color=COLORS[record["model"]], label=_title(record))
+        axes[0, 0].set(xlabel="minutes", ylabel="validation bits per dimension", title=title)
+        axes[0, 1].set(xlabel="steps")
+        axes[0, 1].legend(frameon=False)
+
+
+def missing(plan: Plan) -> list[str]:
+    lines = list_missing(plan, [name for name in plan.options.get("datasets", TIME_LIMITS)])
+    if find_spec("normflows") is None:
+        lines.append("no Glow without normflows: pip install 'elflow[experiments]' in a checkout")
+    return lines
+
+
+EXPERIMENT = Experiment(
+    "images",
+    "Image models within the same time",
+    jobs,
+    work,
+    report,
+    missing,
+    options={
+        "time_limit": Option(parse_seconds, "seconds for each training (default: 120 for digits, 3600 for mnist)"),
+        "max_steps": Option(parse_count, "number of training steps, in place of the time limit"),
+        "models": Option(parse_choices(MODELS), "models (default: uniform,glow)"),
+        "datasets": Option(parse_choices(TIME_LIMITS), f"data sets (default: {','.join(TIME_LIMITS)})"),
+    },
+)

@@ -1,90 +1,107 @@
-"""Conditional quantiles: one stock's daily return given nineteen others, and how often it falls below each quantile.
+"""Conditional quantiles: the daily return of one stock given nineteen others, and how often it is below each quantile.
 
-python -m experiments.bench.quantiles --data FOLDER
-
-Held-out rows are drawn at random. The same with the last fifth of the days held out comes along: volatility changes
-over the decades, which no density without time can know, so that its coverage is reported and not judged.
+Test rows are chosen at random. The last fifth of the days as test rows is reported, too, but not judged: volatility
+changes over the decades, and a density without time cannot predict that.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
-import torch
 
-from experiments.bench._measure import RESULTS, machine, write
-from experiments.bench._tables import add_data, folder, returns, shuffled
 from elflow.tabular import FlowDensity
+from experiments.data.tables import FILES, find_table, list_missing, load_returns, split_rows
+from experiments.framework.experiment import Experiment, Job, Option, Plan, Record, Report, Table
+from experiments.framework.options import parse_seconds
+
+__all__ = ["EXPERIMENT"]
 
 LEVELS = (0.01, 0.05, 0.95, 0.99)
+TIME_LIMIT, N_SEEDS = 60.0, 3
+MAX_ERRORS = 3
+"""Maximum deviation of a coverage in standard errors."""
 
 
-def coverage(
-    training: pd.DataFrame, test: pd.DataFrame, seed: int, limit: float, weight_decay: float | None
-) -> dict[str, Any]:
-    """For each level the share of test rows below the quantile, with its standard error were the model right."""
+def jobs(plan: Plan) -> list[Job]:
+    if find_table(plan, "stocks") is None:
+        return []
+    same = {"time_limit": plan.options.get("time_limit", plan.seconds(TIME_LIMIT))}
+    same |= {"weight_decay": plan.options.get("weight_decay"), "stamp": plan.stamp(FILES["stocks"])}
+    seeds = plan.seeds(N_SEEDS)
+    jobs = [Job(f"random-{seed}", {"test_rows": "random", "seed": seed, **same}) for seed in seeds]
+    return [*jobs, Job("last-fifth", {"test_rows": "last fifth", "seed": seeds[0], **same})]
+
+
+def work(plan: Plan, settings: Record, folder: Path) -> Record:
+    """For each level the share of test rows below the quantile, with its standard error if the model is right."""
+    table, seed = load_returns(plan), settings["seed"]
+    if settings["test_rows"] == "random":
+        training, test = split_rows(table, seed)
+    else:
+        cut = round(0.8 * len(table))
+        training, test = table[:cut], table[cut:].reset_index(drop=True)
     column = training.columns[-1]
     start = time.perf_counter()
-    est = FlowDensity(random_state=seed, time_limit=limit, weight_decay=weight_decay).fit(training)
+    time_limit, weight_decay = settings["time_limit"], settings["weight_decay"]
+    est = FlowDensity(random_state=seed, time_limit=time_limit, weight_decay=weight_decay).fit(training)
     fitted = time.perf_counter()
     quantiles = est.conditional_quantile(test, column, list(LEVELS))
-    below = test[column].to_numpy()[:, None] <= quantiles
-    # The quantile and the distribution function are one map and its inverse: they must tell the same story.
-    agree = below == (est.conditional_cdf(test, column=column)[:, None] <= np.array(LEVELS))
+    is_below = test[column].to_numpy()[:, None] <= quantiles
+    # The quantile and the distribution function are a map and its inverse: they must agree.
+    agrees = is_below == (est.conditional_cdf(test, column)[:, None] <= np.array(LEVELS))
     levels = {}
-    for level, share in zip(LEVELS, below.mean(0), strict=True):
+    for level, share in zip(LEVELS, is_below.mean(0), strict=True):
         error = (level * (1 - level) / len(test)) ** 0.5
         levels[f"{level:g}"] = {"coverage": float(share), "error": error, "z": float((share - level) / error)}
     return {
-        "levels": levels,
+        "test_rows": settings["test_rows"],
         "seed": seed,
         "column": column,
-        "worst_z": max(abs(each["z"]) for each in levels.values()),
+        "levels": levels,
         "rows": len(test),
-        "agreement": float(agree.mean()),
+        "agreement": float(agrees.mean()),
         "test": float(est.score(test)),
-        "seconds": {"fit": fitted - start, "quantiles and distribution": time.perf_counter() - fitted},
+        "fit_seconds": fitted - start,
+        "quantile_seconds": time.perf_counter() - fitted,
     }
 
 
-def describe(name: str, result: dict[str, Any]) -> str:
-    cells = [f"{100 * r['coverage']:.2f} % ({r['z']:+.1f})" for r in result["levels"].values()]
-    return f"| {name}, seed {result['seed']} | " + " | ".join(cells) + f" | {result['worst_z']:.1f} |"
+def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
+    rows, largest, failures = [], 0.0, []
+    for key, record in records.items():
+        levels = record["levels"].values()
+        worst = max(abs(level["z"]) for level in levels)
+        cells = [f"{100 * level['coverage']:.2f} % ({level['z']:+.1f})" for level in levels]
+        rows.append([f"{record['test_rows']}, seed {record['seed']}", f"{record['rows']:,}", *cells, f"{worst:.1f}"])
+        if record["test_rows"] == "random":
+            largest = max(largest, worst)
+        if record["agreement"] < 1:
+            failures.append(f"{key}: quantiles and distribution function agree for {record['agreement']:.2%} only")
+    verdict = "within" if largest <= MAX_ERRORS else "not within"
+    text = (
+        f"Coverage of random test rows is {verdict} {MAX_ERRORS} standard errors at every level and seed; the largest "
+        f"deviation is {largest:.1f}."
+    )
+    columns = ["test rows", "number", *(f"{100 * level:g} %" for level in LEVELS), "largest deviation"]
+    note = "Share of test rows below each quantile, and its deviation in standard errors."
+    return Report(text, [Table("Coverage of conditional quantiles", columns, rows, note)], failures=failures)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_data(parser)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for results (%(default)s)")
-    parser.add_argument("--seeds", default="0,1,2", help="of splits and models (%(default)s)")
-    parser.add_argument("--time-limit", type=float, default=60, help="seconds for each fit (%(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="(%(default)s)")
-    parser.add_argument("--weight-decay", type=float, help="of the fits; by default what fits the table")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    table = returns(folder(parser, options.data, ["stocks"]))
-    seeds = [int(seed) for seed in options.seeds.split(",")]
-    print("| held out | " + " | ".join(f"{100 * level:g} % (z)" for level in LEVELS) + " | worst z |")
-    print("| --- |" + " --- |" * (len(LEVELS) + 1))
-    runs = []
-    for seed in seeds:
-        runs.append(coverage(*shuffled(table, seed), seed, options.time_limit, options.weight_decay))
-        print(describe("at random", runs[-1]), flush=True)
-    cut = round(0.8 * len(table))
-    last = coverage(table[:cut], table[cut:].reset_index(drop=True), seeds[0], options.time_limit, options.weight_decay)
-    print(describe("last fifth", last))
-    within = all(run["worst_z"] <= 3 for run in runs)
-    print(f"\nWithin three standard errors at every level and seed: {'yes' if within else 'no'}.")
-    settings = {"time_limit": options.time_limit, "threads": options.threads, "weight_decay": options.weight_decay}
-    settings |= {"within_three_errors": within}
-    results = {"machine": machine(), **settings, "at random": runs, "last fifth": last}
-    write(options.output / "quantiles.json", results)
+def missing(plan: Plan) -> list[str]:
+    return list_missing(plan, ["stocks"])
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(
+    "quantiles",
+    "Conditional quantiles of stock returns",
+    jobs,
+    work,
+    report,
+    missing,
+    options={
+        "time_limit": Option(parse_seconds, f"seconds for each fit (default: {TIME_LIMIT:g} times the effort)"),
+        "weight_decay": Option(float, "weight decay (default: chosen for the table)"),
+    },
+)

@@ -348,14 +348,12 @@ def _numbers(path: Path, select: Callable[[pa.Table], pa.Table] = lambda table: 
         extra = next(lines).count(dialect.separator) - header.count(dialect.separator)
     names = list(dialect.names[: len(dialect.names) + min(extra, 0)])  # a header may have more or fewer names than there are columns
     dialect = replace(dialect, names=(*names, *(f"Unnamed: {len(names) + i}" for i in range(extra))))
-    stream, file = csv.open_bytes(path)
     parts: list[list[np.ndarray]] = []
-    with file, stream:
-        for block in csv.blocks(path, dialect, names, stream):
-            with reading(path):
-                table = select(block)
-                parts.append([pc.cast(column, pa.float64()).to_numpy() for column in table.columns])
-                names = table.column_names
+    for block in csv.read_blocks(path, dialect, names):
+        with reading(path):
+            table = select(block)
+            parts.append([pc.cast(column, pa.float64()).to_numpy() for column in table.columns])
+            names = table.column_names
     return {name: np.concatenate([part.pop(0) for part in parts]) for name in names}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from elflow.datasets.example import digits
 from elflow.flows import preset
-from elflow.io.grids import grid
+from elflow.io.grids import make_grid
 from elflow.training import image_recipe
 from experiments.data import describe_missing
 from experiments.data.images import DATASETS, MODEL, find_images, find_model, load_images, load_model, spread
@@ -173,7 +173,7 @@ def _draw_grids(path: Path, title: str, real: Tensor | None, new: tuple[Tensor, 
     images, levels = new
     columns = columns or _choose_columns(len(images))
     parts = {"Real": real, "Sampled": images}
-    pictures = {heading: grid(some, columns, levels) for heading, some in parts.items() if some is not None}
+    pictures = {heading: make_grid(some, columns, levels) for heading, some in parts.items() if some is not None}
     height, width = pictures["Sampled"].shape[:2]
     size = (4.5 * len(pictures), 0.75 + 4.4 * height / width)
     with draw_figure(path, columns=len(pictures), figsize=size) as (figure, axes):
