@@ -98,7 +98,9 @@ def _parser() -> argparse.ArgumentParser:
             help=f"folder for results (default: {DEFAULT_OUTPUT / group.name})",
         )
         command.add_argument(
-            "--keep", action="store_true", help="copy results and pictures to experiments/results, for the documentation"
+            "--keep",
+            action="store_true",
+            help="copy results and pictures to experiments/results, for the documentation",
         )
     listing = commands.add_parser("list", help="list the experiments and their options")
     listing.set_defaults(function=_list)

@@ -19,13 +19,13 @@ from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
 
 from elflow import ELF, report
-from elflow.report.baselines import baselines, kernel_density
 from elflow.report._compare import area, correlations, dependent, marginal, two_sample
 from elflow.report._measure import measure
 from elflow.report._pit import conditional
 from elflow.report._plots import STYLE
 from elflow.report._tables import Column
 from elflow.report._verdicts import decimals, verdicts
+from elflow.report.baselines import baselines, kernel_density
 from elflow.tabular.estimator import FlowDensity
 
 SMALL = {"transforms": 1, "units": 8, "hidden_features": (16,)}

@@ -68,9 +68,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     loose = record["loose"]
     title = f"ELF, exact sweeps, tolerance {LOOSE_TOLERANCE:g}"
     calls = ", ".join(map(str, loose["calls"]))
-    rows.append(
-        [title, f"{N_SAMPLES:,}", calls, f"{loose['residual']:.1e}", "yes" if loose["converged"] else "no"]
-    )
+    rows.append([title, f"{N_SAMPLES:,}", calls, f"{loose['residual']:.1e}", "yes" if loose["converged"] else "no"])
     times = record["times"]
     names = {"exact": "ELF, exact sweeps", "loose": title, "sequential": "ELF, one coordinate after the other"}
     speeds = [[name, f"{times[key]:.3f}", f"{times['sequential'] / times[key]:.1f}"] for key, name in names.items()]

@@ -1,7 +1,7 @@
 """Exactness of the one-dimensional network over a million networks for each dtype.
 
-Every kind of network in `elflow.testing.KINDS`, most of them hostile, with 1 to 1000 units: against direct evaluation in
-wider arithmetic, against dense search, and through the inverse and back at bounds up to 0.9999.
+Every kind of network in `elflow.testing.KINDS`, most of them hostile, with 1 to 1000 units: against direct evaluation
+in wider arithmetic, against dense search, and through the inverse and back at bounds up to 0.9999.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     return {"dtype": settings["dtype"], "kind": settings["kind"], "networks": total, "errors": errors}
 
 
-def _largest_errors(
-    kind: str, units: int, count: int, dtype: torch.dtype, generator: Generator
-) -> dict[str, float]:
+def _largest_errors(kind: str, units: int, count: int, dtype: torch.dtype, generator: Generator) -> dict[str, float]:
     errors = {"lipschitz": 0.0, "dense search": -math.inf, "inverse": 0.0}
     block = max(1, min(count, 2**17 // units))
     for start in range(0, count, block):

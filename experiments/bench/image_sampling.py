@@ -1,6 +1,6 @@
 """Sampling from an image model: exact sweeps, one coordinate after the other, and the paper's fixed point.
 
-The model is `mnist.elf` of the data folder, or one that `--set model=PATH` names. All methods start from the same noise.
+The model is `mnist.elf` of the data folder, or that of `--set model=PATH`. All methods start from the same noise.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     ]
     (folder / "samples.png").write_bytes((folder / "jobs" / "methods" / "samples.png").read_bytes())
     pictures = {"samples.png": f"Samples of {record['model']} by exact sweeps."}
-    note = "Calls are those of the slowest sample. Pixels are compared with exact sweeps over the same noise. One thread."
+    note = (
+        "Calls are those of the slowest sample. Pixels are compared with exact sweeps over the same noise. One thread."
+    )
     return Report(text, [Table(f"Sampling from {record['model']}", columns, rows, note)], pictures)
 
 

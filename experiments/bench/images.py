@@ -136,7 +136,7 @@ def _draw_curves(path: Path, title: str, runs: list[Record]) -> None:
 
 
 def missing(plan: Plan) -> list[str]:
-    lines = list_missing(plan, [name for name in plan.options.get("datasets", TIME_LIMITS)])
+    lines = list_missing(plan, list(plan.options.get("datasets", TIME_LIMITS)))
     if find_spec("normflows") is None:
         lines.append("no Glow without normflows: pip install 'elflow[experiments]' in a checkout")
     return lines

@@ -78,7 +78,7 @@ ALGORITHMS: dict[str, tuple[Algorithm, Callable[[int], int], int]] = {
     "native direct": (native_direct, lambda h: 2**25 // (2 * h * h), 1024),
     "native sweep": (_sweep, lambda h: 2**18 // h, 4096),
 }
-"""For each algorithm: its function, the number of networks of a call by their units, and the maximum number of units."""
+"""For each algorithm: its function, the number of networks of a call by their units, and the maximum of units."""
 STYLES = {
     "paper (torch)": ("#b04a4a", "o", "the paper's algorithm, vectorised torch"),
     "reference": ("#8a8a8a", "s", "elflow reference (exhaustive, float64)"),
@@ -199,8 +199,9 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         times = headline["times"]
         ratios = [times[name] / times["elflow"] for name in ("paper", "paper, in cache")]
         sentences.append(
-            f"For {N_NETWORKS} networks of {HEADLINE_UNITS} units, the paper's algorithm in torch takes {ratios[0]:.3g} "
-            f"times as long as elflow, and {ratios[1]:.3g} times if it works on 16 networks at a time, in the cache."
+            f"For {N_NETWORKS} networks of {HEADLINE_UNITS} units, the paper's algorithm in torch takes "
+            f"{ratios[0]:.3g} times as long as elflow, and {ratios[1]:.3g} times if it works on 16 networks at a time, "
+            "in the cache."
         )
     if record := records.get("units"):
         rows = record["times"]
@@ -210,9 +211,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         _draw(folder / "kernels.png", rows)
         pictures["kernels.png"] = "Microseconds per Lipschitz constant against the number of units, one thread."
     if record := records.get("training-step"):
-        cells = [
-            [name, *_format_pair(times, "with elf", "hypernetwork")] for name, times in record["times"].items()
-        ]
+        cells = [[name, *_format_pair(times, "with elf", "hypernetwork")] for name, times in record["times"].items()]
         columns = ["setting", "with ELF, ms", "hypernetwork alone, ms", "ratio"]
         tables.append(Table("Training step", columns, cells, "Forward and backward; medians of interleaved calls."))
     if record := records.get("threads"):

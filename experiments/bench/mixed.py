@@ -117,7 +117,13 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         f"± {record['error']:.3f} nats. The fit took {record['fit_seconds']:.0f} s, {record['rows']:,} samples "
         f"{record['sample_seconds']:.0f} s."
     )
-    columns = ["column", "total variation of samples", "of real test rows", "missing in samples", "missing in real rows"]
+    columns = [
+        "column",
+        "total variation of samples",
+        "of real test rows",
+        "missing in samples",
+        "missing in real rows",
+    ]
     differences = record["differences"]
     failures = [f"samples differ from the real rows: {json.dumps(differences)}"] if differences else []
     return Report(text, [Table("Columns of Adult", columns, rows)], failures=failures)

@@ -1,6 +1,7 @@
 """Scoring of large files: `elflow score` on ten million rows, in rows per second and in memory.
 
-The table is a Parquet file, scored by the command in its own process. Linux only: the peak memory is that of the kernel.
+The table is a Parquet file, scored by the command in its own process. Linux only: the kernel reports the
+peak memory.
 """
 
 from __future__ import annotations

@@ -72,9 +72,8 @@ def _score_flow(
     start = time.perf_counter()
     est = FlowDensity(flow=model, random_state=seed, time_limit=time_limit).fit(training)
     fit_seconds = time.perf_counter() - start
-    record = {"fit_seconds": fit_seconds, "parameters": est.n_parameters_}
-    record |= {"stopped": est.training_.stopped, "steps": est.training_.steps}
-    return record, est.score_samples(test)
+    training_of = {"stopped": est.training_.stopped, "steps": est.training_.steps}
+    return {"fit_seconds": fit_seconds, "parameters": est.n_parameters_, **training_of}, est.score_samples(test)
 
 
 def _score_baseline(

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import elflow
-from experiments.data.tables import FILES, find_table, list_missing
 from experiments.data.maf import prepare_patches
+from experiments.data.tables import FILES, find_table, list_missing
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
 from experiments.framework.figure import GREEN, draw_figure
 from experiments.framework.measure import count_parameters, sample_mean_and_error

@@ -87,7 +87,7 @@ DATASETS = {
         "a folder imagenet64 with images in train and test, or imagenet64.npz with x_train and x_test",
     ),
 }
-"""Data sets by name, in the order of tables. The validation images of ImageNet are its test images, as in the papers."""
+"""Data sets by name, in the order of tables. Test images of ImageNet are its validation images, as in the papers."""
 
 
 def find_images(plan: Plan, name: str) -> str | None:

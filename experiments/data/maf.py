@@ -1,8 +1,8 @@
 """The five density estimation data sets of the MAF paper, prepared from its archive by its recipes.
 
 [Papamakarios et al. (2017)](https://arxiv.org/abs/1705.07057) published them as
-[`data.tar.gz`](https://zenodo.org/records/1161203); nearly every flow since then has been evaluated on them. The recipes are
-those of the paper's own code, including their peculiarities, so that likelihoods are comparable.
+[`data.tar.gz`](https://zenodo.org/records/1161203); nearly every flow since then has been evaluated on them. The
+recipes are those of the paper's own code, including their peculiarities, so that likelihoods are comparable.
 """
 
 from __future__ import annotations
@@ -219,7 +219,9 @@ def _hepmass(place: Path, seed: int) -> Splits:
     fitted, tested = _signal(path), _signal(path_of_test)
     absent = [name for name in fitted if name not in tested]  # the header of MAF's test file has one name too many
     if absent:
-        raise ValueError(f"{path_of_test} must have the columns of {path.name}, got a file without {join_names(absent)}")
+        raise ValueError(
+            f"{path_of_test} must have the columns of {path.name}, got a file without {join_names(absent)}"
+        )
     n, n_test = (len(next(iter(table.values()), ())) for table in (fitted, tested))
     n_val = int(0.1 * n)
     if not n_val:
@@ -346,7 +348,9 @@ def _numbers(path: Path, select: Callable[[pa.Table], pa.Table] = lambda table: 
     with path.open(encoding="utf-8-sig") as lines:
         header = next(line for line in lines if line.strip())
         extra = next(lines).count(dialect.separator) - header.count(dialect.separator)
-    names = list(dialect.names[: len(dialect.names) + min(extra, 0)])  # a header may have more or fewer names than there are columns
+    names = list(
+        dialect.names[: len(dialect.names) + min(extra, 0)]
+    )  # a header may have more or fewer names than there are columns
     dialect = replace(dialect, names=(*names, *(f"Unnamed: {len(names) + i}" for i in range(extra))))
     parts: list[list[np.ndarray]] = []
     for block in csv.read_blocks(path, dialect, names):

@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def time_calls(functions: dict[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, list[float]]:
+def time_calls(functions: Mapping[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, list[float]]:
     """Seconds of each call of each function, after one call to warm up.
 
     The functions are called in turn for about `seconds`, because machines are noisy and only ratios of neighbouring
@@ -47,7 +47,7 @@ def time_calls(functions: dict[str, Callable[[], object]], seconds: float, least
     return times
 
 
-def median_times(functions: dict[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, float]:
+def median_times(functions: Mapping[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, float]:
     """Median seconds of a call of each function, as measured by `time_calls`."""
     return {name: statistics.median(times) for name, times in time_calls(functions, seconds, least).items()}
 

@@ -66,7 +66,7 @@ def write_page(output: Path, group: Group) -> None:
     others = sorted(path.parent.name for path in output.glob("*/result.json") if path.parent.name not in group.members)
     names = [name for name in group.members if (output / name / "result.json").exists()] + others
     entries = {name: _entry(name, output / name, group) for name in names}
-    write_escape(output / "index.html", _page(entries, [name for name in group.members if name not in entries], group))
+    write_text(output / "index.html", _page(entries, [name for name in group.members if name not in entries], group))
 
 
 def is_ours(row: Sequence[str]) -> bool:
@@ -133,7 +133,7 @@ def _page(entries: dict[str, tuple[str, str]], absent: list[str], group: Group) 
 def _entry(name: str, folder: Path, group: Group) -> tuple[str, str]:
     """An experiment's line of the summary and its section."""
     try:
-        result = json.loads((folder / "result.json").read_escape(encoding="utf-8"))
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         return _line(name, result), _section(name, result, folder, group)
     except DAMAGED as error:
         why = f"<code>{name}/result.json</code> is damaged: run <code>{group.command} {name}</code> again."

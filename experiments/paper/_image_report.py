@@ -21,8 +21,8 @@ HISTOGRAM = "histogram of each pixel"
 COLORS = {"uniform": GREEN, "variational": "#4a5fa5", "glow": "#b8860b"}
 SIZE_COLORS = ["#9fc8b7", "#4f9a7c", "#1d6b4f", "#0d3a2b"]
 BOUND = (
-    "Bits per dimension are an upper bound, estimated with one noise sample for each image; lower is better. Models have "
-    "the averaged weights that were best on validation images."
+    "Bits per dimension are an upper bound, estimated with one noise sample for each image; lower is better. Models "
+    "have the averaged weights that were best on validation images."
 )
 
 
@@ -215,12 +215,11 @@ def _counted(counts: dict[str, int]) -> Table:
 
 def _sizes(name: str, runs: list[Record]) -> Table:
     title, complete = DATASETS[name].title, all(map(_is_complete, runs))
-    rows = [
-        [f"ELF, {r['channels']} channels", *_rows(r)[0][1:5], f"{last_fall(r):.3f}", "measured here"] for r in runs
-    ]
+    rows = [[f"ELF, {r['channels']} channels", *_rows(r)[0][1:5], f"{last_fall(r):.3f}", "measured here"] for r in runs]
     if complete:
         rows += [
-            [one.system, "", "", "", f"{one.value:.2f}", "", f"*published*: {one.reference}"] for one in _published(name)
+            [one.system, "", "", "", f"{one.value:.2f}", "", f"*published*: {one.reference}"]
+            for one in _published(name)
         ]
     note = f"{BOUND} The last fall is the decrease of validation bits over the last quarter of the steps."
     if not complete:
@@ -233,7 +232,9 @@ def _describe_sizes(name: str, runs: list[Record]) -> str:
     small, large = runs[0], runs[-1]
     title = DATASETS[name].title
     if len(runs) == 1:
-        return f"On {title} the model of {small['parameters']:,} parameters has {format_bits(small)} bits per dimension."
+        return (
+            f"On {title} the model of {small['parameters']:,} parameters has {format_bits(small)} bits per dimension."
+        )
     falls = ", ".join(f"{last_fall(r):.3f}" for r in runs)
     times = large["parameters"] / small["parameters"]
     return (

@@ -106,7 +106,9 @@ def _times(sets: dict[str, dict[str, Best]]) -> Table:
         for model, best in models.items()
         if "training" in best.record
     ]
-    note = "Training on one thread. At the scale of CPUs, steps are chosen such that models train for about the same time."
+    note = (
+        "Training on one thread. At the scale of CPUs, steps are chosen such that models train for about the same time."
+    )
     return Table("Time", ("data set", "model", "training", "per step"), rows, note)
 
 

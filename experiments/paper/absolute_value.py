@@ -180,9 +180,9 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         )
     columns = ["Network", "Parameters", "Mean squared error", "Largest slope", "Constant"]
     note = (
-        f"Mean and standard error over {len(some)} seeds; slopes and constants are the maximum over seeds. The constant "
-        "is exact for the first two networks, and the product of the spectral norms for the others. No network with "
-        f"one hidden layer and spectral norms of one has an error below 1/48 = {one_layer_bound():.4f}."
+        f"Mean and standard error over {len(some)} seeds; slopes and constants are the maximum over seeds. The "
+        "constant is exact for the first two networks, and the product of the spectral norms for the others. No "
+        f"network with one hidden layer and spectral norms of one has an error below 1/48 = {one_layer_bound():.4f}."
     )
     caption = "Learned functions (first seed), and their distance from abs(x)."
     table = Table("abs(x) on [-1, 1], x uniform", columns, rows, note)

@@ -176,8 +176,8 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     note = "The same random weights for all activations. The paper shows such networks; the weights are ours."
     caption = (
         "Left: the activations and their slopes. Middle and right: a random network of ReLU units and one of FELU "
-        "units, the increasing map that ELF makes of it and the inverse of that map; below, its slope, the breakpoints, "
-        "and the one that gives the Lipschitz constant, circled."
+        "units, the increasing map that ELF makes of it and the inverse of that map; below, its slope, the "
+        "breakpoints, and the one that gives the Lipschitz constant, circled."
     )
     return Report(text, [Table("Exact constants and slopes on a grid", columns, rows, note)], {"networks.png": caption})
 

@@ -101,7 +101,7 @@ def jobs(plan: Plan) -> list[Job]:
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
-    """Seconds per network by its units, and per call by its networks, for each algorithm; interleaved, on one thread."""
+    """Seconds per network by its units, and per call by its networks, for each algorithm: interleaved, one thread."""
     generator = torch.Generator().manual_seed(settings["seed"])
     calls: dict[str, Callable[[], object]] = {}
     counts: dict[str, int] = {}

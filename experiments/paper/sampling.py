@@ -72,7 +72,8 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         fitted = fit_digits(settings["flow"], settings["steps"], 2e-3, settings["seed"])
         record: Record = {"steps": settings["steps"], "bits": fitted.bits}
         record["source"] = f"trained here for {settings['steps']:,} steps"
-        invert, features, device = fitted.invert, fitted.flow.features, "cpu"
+        invert: Invert = fitted.invert
+        features, device = fitted.flow.features, "cpu"
     else:
         model, classes, record = _prepare_mnist(plan, settings, folder)
         device = plan.device

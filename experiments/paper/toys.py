@@ -225,7 +225,9 @@ def _make_score(flow: nn.Module, x: Tensor) -> Callable[[], None]:
 
 def missing(plan: Plan) -> list[str]:
     absent = [system.title for name, system in SYSTEMS.items() if not available(name)]
-    return [f"no {', '.join(absent)} without normflows: pip install 'elflow[experiments]' in a checkout"] if absent else []
+    return (
+        [f"no {', '.join(absent)} without normflows: pip install 'elflow[experiments]' in a checkout"] if absent else []
+    )
 
 
 def _make_experiment(name: str, title: str) -> Experiment:

@@ -157,7 +157,9 @@ def build(name: str, features: int, transforms: int, parameters: int) -> nn.Modu
     parameters = check_count("parameters", parameters)
     system = SYSTEMS[name]
     if not available(name):
-        raise ModuleNotFoundError(f"{system.title} needs {system.source}: pip install 'elflow[experiments]' in a checkout")
+        raise ModuleNotFoundError(
+            f"{system.title} needs {system.source}: pip install 'elflow[experiments]' in a checkout"
+        )
 
     @cache
     def size(width: int) -> int:
