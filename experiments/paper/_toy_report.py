@@ -121,10 +121,10 @@ def _tabulate_likelihoods(name: str, scores: dict[str, Score], ranked: list[str]
     note = (
         "Mean log-likelihood of fresh points in nats, best first; the gap is the divergence from the true density. "
         "Each standard error is that of the row's own runs: over its seeds, or over test points where there is one "
-        "seed, which leaves out the spread between seeds. All models were trained by one protocol: Adam, batches of 128, "
-        "learning rate of 0.003 (BNAF 0.01) that halves each quarter, averaged weights. ELF has four hidden layers and "
-        "a bound chosen for each toy, the compared systems two or three hidden layers. Slow models have fewer steps "
-        "and seeds. The paper's figures for the compared systems are not available here."
+        "seed, which leaves out the spread between seeds. All models were trained by one protocol: Adam, batches of "
+        "128, a learning rate of 0.003 (BNAF 0.01) that halves each quarter, averaged weights. ELF has four hidden "
+        "layers and a bound chosen for each toy, the compared systems two or three hidden layers. Slow models have "
+        "fewer steps and seeds. The paper's figures for the compared systems are not available here."
     )
     return Table("Likelihood", columns, rows, note)
 

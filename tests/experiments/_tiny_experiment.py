@@ -1,4 +1,4 @@
-"""A small experiment for the tests of what runs experiments. Processes that are spawned import it, too.
+"""A small experiment for the tests of the runner. Worker processes import it, too.
 
 A file `jobs/KEY-fails` in its folder makes a job fail, and so on: see `work`.
 """
@@ -10,19 +10,20 @@ from pathlib import Path
 
 import torch
 
-import experiments
-from experiments import Experiment, Job, Plan, Report, Table
+from experiments import Experiment, Group, Job, Option, Plan, Report, Table, run
+from experiments.framework.options import parse_count
 
 NAME = "tiny"
 
 
 def jobs(plan):
     keys = "abcd" if plan.data is None else (plan.data / "keys").read_text()
-    return [Job(key, {"key": key, "steps": plan.steps(100)}) for key in keys]
+    size = plan.options.get("size", 1)
+    return [Job(key, {"key": key, "steps": plan.scaled(100), "size": size}, exclusive=key == "x") for key in keys]
 
 
 def missing(plan):
-    return [] if plan.data is None else ["half of the <data> are not there"]
+    return [] if plan.data is None else ["half of the <data> are missing"]
 
 
 def work(plan, settings, folder):
@@ -37,9 +38,12 @@ def work(plan, settings, folder):
         return {"value": float("nan")}
     if (folder.parent / f"{key}-is-killed").exists():
         os._exit(1)
-    with open(folder / "steps", "a") as steps:  # as a checkpoint would be, it is of these settings only
+    start = time.time()
+    time.sleep(0.3 if plan.data is not None else 0)
+    with open(folder / "steps", "a") as steps:  # as a checkpoint, it belongs to these settings
         steps.write(f"{settings['steps']} ")
-    return {"value": torch.randn(()).item() + ord(key), "threads": torch.get_num_threads()}
+    record = {"value": torch.randn(()).item() + ord(key), "threads": torch.get_num_threads()}
+    return record if plan.data is None else record | {"span": [start, time.time()]}
 
 
 def report(plan, records, folder):
@@ -49,21 +53,17 @@ def report(plan, records, folder):
     rows = [[f"ELF {key}", f"{record['value']:.6f}", ""] for key, record in records.items()]
     rows += [["NSF | <b>", "157.31", "*published*: Durkan et al. 2019"]]
     text = f"**{len(records)} jobs** were done. See [it](https://arxiv.org/abs/2112.06997).\n\n- `a < b`\n- 2 * 3 * 4"
-    return Report(
-        text, [Table("Values & more", ["model", "nats", "from"], rows, "A note.")], {"tiny.png": "A <picture>"}
-    )
+    failures = ["a requirement is not met"] if (folder / "jobs" / "is-poor").exists() else []
+    table = Table("Values & more", ["model", "nats", "from"], rows, "A note.")
+    return Report(text, [table], {"tiny.png": "A <picture>"}, failures)
 
 
-EXPERIMENTS = {NAME: Experiment(NAME, "A tiny <experiment>", jobs, work, report, missing)}
-
-
-def register(setattr=setattr):  # noqa: A002
-    """Makes it the only experiment there is."""
-    sys.modules[f"experiments.{__name__}"] = sys.modules[__name__]
-    setattr(experiments, "_MODULES", {NAME: __name__})
-    setattr(experiments, "EXPERIMENTS", [NAME])
+OPTIONS = {"size": Option(parse_count, "the size")}
+EXPERIMENT = Experiment(NAME, "A tiny <experiment>", jobs, work, report, missing, OPTIONS)
+GROUP = Group("tiny-group", "Tiny <experiments>", "They are *small*.", {NAME: f"{__name__}:EXPERIMENT"})
 
 
 if __name__ == "__main__":  # a run that can be killed
-    register()
-    experiments.run([NAME], Plan(), Path(sys.argv[1]), processes=int(sys.argv[2]))
+    from _tiny_experiment import EXPERIMENT as IMPORTED  # workers find it by this name
+
+    run(IMPORTED, Plan(), Path(sys.argv[1]), processes=int(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""What runs the experiments, the page about them, and the command."""
+"""The runner, the page, the results and the command."""
 
 import base64
 import json
@@ -14,18 +14,20 @@ from pathlib import Path
 
 import _tiny_experiment
 import pytest
-import typer
-from _command import fails, run, succeeds
 
 import experiments
-from elflow.cli import app
-from experiments import Plan
+from _tiny_experiment import EXPERIMENT, GROUP
+from experiments import GROUPS, Group, Plan
+from experiments.command import main
 from experiments.framework import page as _page
+from experiments.framework.page import write_page
+from experiments.results import keep_result, read_result
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    _tiny_experiment.register(monkeypatch.setattr)
+    """Makes the tiny group the only one of the command."""
+    monkeypatch.setattr("experiments.command.GROUPS", {"tiny-group": GROUP})
 
 
 @pytest.fixture
@@ -33,20 +35,20 @@ def output(tmp_path):
     return tmp_path / "output"
 
 
-def reproduced(output, plan=None, processes=1):
-    """What a run tells."""
+def run_tiny(output, plan=None, processes=1):
+    """Runs the tiny experiment and returns the lines of its log."""
     lines = []
-    experiments.run(["tiny"], plan or Plan(), output, processes, lines.append)
+    experiments.run(EXPERIMENT, plan or Plan(), output, processes, lines.append, GROUP)
     return lines
 
 
 def calls(output):
-    """The jobs that were begun, in their order."""
+    """The keys of the jobs in the order in which they started."""
     return "".join(line[0] for line in (output / "tiny" / "jobs" / "calls").read_text().splitlines())
 
 
 def result(output):
-    """What was found, but the times."""
+    """The result without times."""
     found = json.loads((output / "tiny" / "result.json").read_text())
     for record in found["records"].values():
         assert record.pop("seconds") >= 0
@@ -66,70 +68,99 @@ def page(output):
     return (output / "index.html").read_text()
 
 
-def test_records_are_kept(output):
-    told = reproduced(output)
+def test_finished_jobs_are_not_run_again(output):
+    lines = run_tiny(output)
     assert calls(output) == "abcd"
-    assert re.fullmatch(r"\[2/4, \d+ s\] tiny: b, 0 s", told[1])
+    assert re.fullmatch(r"\[2/4, \d+ s\] tiny: b, 0 s", lines[1])
     first = result(output)
     assert list(first["records"]) == ["a", "b", "c", "d"]
     assert all(record["threads"] == 1 for record in first["records"].values())
-    assert reproduced(output) == ["4 of 4 jobs were done before", "writing the reports"]
+    assert run_tiny(output) == ["4 of 4 jobs were already done", "writing the reports"]
     assert calls(output) == "abcd"
     assert result(output) == first
     (output / "tiny" / "jobs" / "c" / "record.json").write_text("{")
-    assert reproduced(output)[0] == "3 of 4 jobs were done before"
+    assert run_tiny(output)[0] == "3 of 4 jobs were already done"
     assert calls(output) == "abcdc"
     assert result(output) == first
 
 
-@pytest.mark.parametrize("changed", [{"seed": 1}, {"effort": 2.0}, {"scale": "paper"}])
-def test_what_another_plan_has_found_is_not_replaced(output, changed):
-    reproduced(output)
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"effort": 2.0}, {"scale": "paper"}, {"options": {"size": "3"}}])
+def test_results_of_another_plan_are_not_replaced(output, changed):
+    run_tiny(output)
     before = result(output)
-    name = r"output must be another folder than that of --scale cpu --seed 0 --effort 1\.0, got .*output"
-    with pytest.raises(ValueError, match=name):
-        reproduced(output, Plan(**changed))
+    message = r"output must be a folder without results of other settings, got .*output, which has results of "
+    with pytest.raises(ValueError, match=message + r"--scale cpu --seed 0 --effort 1\.0: choose another one by -o"):
+        run_tiny(output, Plan(**changed))
     assert result(output) == before
-    reproduced(other := output.with_name("other"), Plan(**changed))
+    run_tiny(other := output.with_name("other"), Plan(**changed))
     assert (result(other)["tables"] == before["tables"]) == ("seed" not in changed)
 
 
-def test_other_settings_of_a_job_begin_anew(output, monkeypatch):
-    reproduced(output)
-    monkeypatch.setattr(Plan, "steps", lambda self, count: 7)
-    reproduced(output)
+def test_a_job_with_other_settings_starts_from_scratch(output, monkeypatch):
+    run_tiny(output)
+    monkeypatch.setattr(Plan, "scaled", lambda self, count: 7)
+    run_tiny(output)
     assert calls(output) == "abcdabcd"
-    assert (output / "tiny" / "jobs" / "a" / "steps").read_text() == "7 "  # those of before are gone
+    assert (output / "tiny" / "jobs" / "a" / "steps").read_text() == "7 "  # without those of before
 
 
-def test_an_experiment_of_ones_own(output):
-    mine = replace(_tiny_experiment.EXPERIMENTS["tiny"], name="mine", title="My own")
-    reports = experiments.run(mine, Plan(), str(output), tell=lambda line: None)
+def test_an_unregistered_experiment(output):
+    mine = replace(EXPERIMENT, name="mine", title="My own")
+    reports = experiments.run(mine, Plan(), str(output), log=lambda line: None)
     assert list(reports) == ["mine"]
-    assert "My own" in (output / "index.html").read_text()
+    assert "My own" in page(output)
 
 
-def test_less_effort_is_said_first(output):
-    reproduced(output, Plan(effort=0.5))
-    assert result(output)["text"].startswith("*With 0.5 times the training steps of the scale.* **4 jobs**")
+def test_options_are_parsed_and_checked(output):
+    run_tiny(output, Plan(options={"size": "3"}))
+    assert result(output)["plan"]["options"] == {"size": 3}
+    assert "--set size=3" in page(output)
+    settings = json.loads((output / "tiny" / "jobs" / "a" / "settings.json").read_text())
+    assert settings["job"]["size"] == 3
+    with pytest.raises(ValueError, match="option size of tiny: must be an integer, got 'many'"):
+        run_tiny(output, Plan(options={"size": "many"}))
+    with pytest.raises(ValueError, match=r"options must be among \['size'\] for these experiments, got 'width'"):
+        run_tiny(output, Plan(options={"width": "3"}))
 
 
+def test_another_effort_is_mentioned_first(output):
+    run_tiny(output, Plan(effort=0.5))
+    assert result(output)["text"].startswith("*Run with 0.5 times the default effort.* **4 jobs**")
+
+
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_tables_in_any_process(tmp_path):
-    reproduced(tmp_path / "one")
-    reproduced(tmp_path / "two", processes=2)
+    run_tiny(tmp_path / "one")
+    run_tiny(tmp_path / "two", processes=2)
     assert result(tmp_path / "one") == result(tmp_path / "two")
-    begun = (tmp_path / "two" / "tiny" / "jobs" / "calls").read_text().split()
-    assert str(os.getpid()) not in begun
+    started = (tmp_path / "two" / "tiny" / "jobs" / "calls").read_text().split()
+    assert str(os.getpid()) not in started
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", [False, True])
+def test_exclusive_jobs_run_alone_and_last(output, tmp_path, whole):
+    """Of the keys below only x is exclusive; or the whole experiment is."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "keys").write_text("axbc")
+    experiments.run(replace(EXPERIMENT, exclusive=whole), Plan(data=data), output, 2, log=lambda line: None)
+    spans = {key: record["span"] for key, record in result(output)["records"].items()}
+    for key, (start, end) in spans.items():
+        if whole or key == "x":
+            assert all(other_end <= start or end <= other for other, other_end in spans.values() if other != start)
+    assert whole or max(spans, key=lambda key: spans[key][0]) == "x"
+    assert str(os.getpid()) not in (output / "tiny" / "jobs" / "calls").read_text().split()
 
 
 @pytest.mark.parametrize(
     ("wrong", "why"), [("b-fails", "KeyError: 'no b\\nat all'"), ("b-is-nan", "ValueError: Out of range float")]
 )
-def test_a_job_that_fails_leaves_the_others_alone(output, wrong, why):
+def test_a_failed_job_does_not_stop_the_others(output, wrong, why):
     path = switch(output, wrong)
-    told = reproduced(output)
+    lines = run_tiny(output)
     assert calls(output) == "abcd"
-    assert f"tiny: b failed: {why}" in told[1]
+    assert f"tiny: b failed: {why}" in lines[1]
     found = result(output)
     assert list(found["records"]) == ["a", "c", "d"]
     assert found["failed"][0].startswith(f"b: {why}")
@@ -139,59 +170,69 @@ def test_a_job_that_fails_leaves_the_others_alone(output, wrong, why):
     error = output / "tiny" / "jobs" / "b" / "error.txt"
     assert error.read_text().startswith("Traceback")
     path.unlink()
-    reproduced(output)  # it is tried again
+    run_tiny(output)  # repeats it
     assert calls(output) == "abcdb"
     assert list(result(output)["records"]) == ["a", "b", "c", "d"]
     assert "Failed" not in page(output)
     assert not error.exists()
 
 
-def test_a_process_that_dies_is_said_to_have(output):
+@pytest.mark.slow
+def test_a_killed_process_is_named(output):
     path = switch(output, "a-is-killed")
-    reproduced(output, processes=2)
-    assert [line.split(",")[0] for line in result(output)["failed"]] == ["a: its process ended before it"]
+    run_tiny(output, processes=2)
+    assert [line.split(",")[0] for line in result(output)["failed"]] == ["a: its process was killed"]
     assert list(result(output)["records"]) == ["b", "c", "d"]
     path.unlink()
-    reproduced(output)
+    run_tiny(output)
     assert result(output)["failed"] == []
 
 
-def test_a_damaged_file_is_made_anew(output):
-    reproduced(output)
+def test_a_damaged_file_is_made_again(output):
+    run_tiny(output)
     steps = output / "tiny" / "jobs" / "b" / "steps"
-    whole = steps.read_text()
+    content = steps.read_text()
     steps.write_text("")
-    assert reproduced(output)[0] == "3 of 4 jobs were done before"
-    assert steps.read_text() == whole
+    assert run_tiny(output)[0] == "3 of 4 jobs were already done"
+    assert steps.read_text() == content
 
 
-def test_without_the_kernel_there_is_a_result_all_the_same(output, monkeypatch):
+def test_a_result_without_the_native_kernel(output, monkeypatch):
     monkeypatch.setattr("elflow.kernels.native.extension", None)
-    reproduced(output)
+    run_tiny(output)
     assert result(output)["machine"]["instruction_set"] == "plain torch"
 
 
-def test_when_all_fail(output):
+def test_all_jobs_fail(output, capsys):
     for key in "abcd":
         switch(output, f"{key}-fails")
-    code, out, err = run("reproduce", "tiny", "-o", output, "--processes", "1")
+    code, out, err = run_main(capsys, "tiny-group", "tiny", "-o", output, "--processes", "1")
     assert code == 1
-    assert "None of its jobs came to an end." in out
+    assert "All jobs failed." in out
     assert err.count("failed: tiny: ") == 4
     assert "Failed: 4." in page(output)
 
 
+def test_a_requirement_that_is_not_met(output, capsys):
+    switch(output, "is-poor")
+    code, _, err = run_main(capsys, "tiny-group", "tiny", "-o", output, "--processes", "1")
+    assert code == 1
+    assert err.splitlines()[-1] == "experiments: failed: tiny: a requirement is not met"
+    assert "a requirement is not met" in page(output)
+
+
 def test_a_report_that_fails(output):
     path = switch(output, "report-fails")
-    assert "tiny: the report: ZeroDivisionError: no report" in reproduced(output)
+    assert "tiny: report: ZeroDivisionError: no report" in run_tiny(output)
     assert "ZeroDivisionError" in page(output)
     path.unlink()
-    reproduced(output)
+    run_tiny(output)
     assert calls(output) == "abcd"
     assert "ZeroDivisionError" not in page(output)
 
 
-def test_killed_and_started_again(output):
+@pytest.mark.slow
+def test_a_killed_run_resumes(output):
     slow = switch(output, "c-is-slow")
     program = [sys.executable, _tiny_experiment.__file__, str(output), "1"]
     with subprocess.Popen(program, stdout=subprocess.DEVNULL) as process:
@@ -199,61 +240,63 @@ def test_killed_and_started_again(output):
         process.kill()
     assert not (output / "tiny" / "result.json").exists()
     slow.unlink()
-    assert reproduced(output)[0] == "2 of 4 jobs were done before"
+    assert run_tiny(output)[0] == "2 of 4 jobs were already done"
     assert calls(output) == "abccd"
-    whole = output.with_name("whole")
-    reproduced(whole)
-    assert result(output) == result(whole)
+    other = output.with_name("other")
+    run_tiny(other)
+    assert result(output) == result(other)
 
 
-def test_no_process_is_left_behind(output):
-    """Those of the pool end with the one that was killed, in the middle of a job."""
+@pytest.mark.slow
+def test_workers_end_with_a_killed_parent(output):
     for key in "ab":
         switch(output, f"{key}-is-slow")
     program = [sys.executable, _tiny_experiment.__file__, str(output), "2"]
     with subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         wait_for(lambda: sorted(calls(output)) == ["a", "b"], process)
         process.kill()
-    wait_for(lambda: not any(map(runs, pids(output))), None)
+    wait_for(lambda: not any(map(is_running, pids(output))), None)
 
 
 def pids(output):
     return [int(line.split()[1]) for line in (output / "tiny" / "jobs" / "calls").read_text().splitlines()]
 
 
-def runs(pid):
-    """Whether there is such a process, but for the remains of one that nobody has asked about."""
+def is_running(pid):
+    """Whether there is such a process, apart from a zombie."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
     return bool(state) and not state.startswith("Z")
 
 
 INTERRUPTED = """
 import signal, sys, _tiny_experiment
-from elflow.cli import main
+import experiments.command
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background inherits none
-    _tiny_experiment.register()
-    sys.exit(main(["reproduce", "tiny", "--processes", "2", "-o", sys.argv[1]]))
+    experiments.command.GROUPS = {"tiny-group": _tiny_experiment.GROUP}
+    sys.exit(experiments.command.main(["tiny-group", "tiny", "--processes", "2", "-o", sys.argv[1]]))
 """
 
 
+@pytest.mark.slow
 def test_interrupted_from_the_keyboard(output, tmp_path):
     for key in "bcd":
         switch(output, f"{key}-is-slow")
     (tmp_path / "program.py").write_text(INTERRUPTED)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    root = Path(experiments.__file__).parent.parent
+    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parent}{os.pathsep}{root}"}
     command = [sys.executable, str(tmp_path / "program.py"), str(output)]
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
     ) as process:
         wait_for(lambda: sorted(calls(output)) == ["a", "b", "c"], process)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the processes of the pool, too
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: also to the worker processes
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     lines = err.splitlines()
-    assert lines[-1] == "elflow: interrupted; the same command goes on where it was"
-    assert all(line.startswith("elflow: ") for line in lines), err
-    assert not any(map(runs, pids(output)))
+    assert lines[-1] == "experiments: interrupted: run the same command again to resume"
+    assert all(line.startswith("experiments: ") for line in lines), err
+    assert not any(map(is_running, pids(output)))
 
 
 def wait_for(condition, process):
@@ -263,7 +306,7 @@ def wait_for(condition, process):
                 return
         except FileNotFoundError:
             pass
-        assert process is None or process.poll() is None, "it ended before it should"
+        assert process is None or process.poll() is None, "it ended too early"
         time.sleep(0.02)
     raise TimeoutError
 
@@ -282,7 +325,7 @@ class Elements(HTMLParser):
 
 
 def test_the_page(output):
-    reproduced(output)
+    run_tiny(output)
     text = page(output)
     elements = Elements(text)
     assert {tag for tag, _ in elements.found}.isdisjoint({"script", "link", "iframe", "object", "base"})
@@ -295,18 +338,18 @@ def test_the_page(output):
     assert {"href": "#tiny"} in elements.all("a")
     assert {"href": "https://arxiv.org/abs/2112.06997"} in elements.all("a")
     assert [row.get("class") for row in elements.all("tr")] == [None, "ours", "ours", "ours", "ours", "published"]
+    assert "<h1>Tiny &lt;experiments&gt;</h1>" in text
+    assert "They are <em>small</em>." in text
     assert "<h2>A tiny &lt;experiment&gt;</h2>" in text
     assert "<p><b>4 jobs</b> were done.</p>" in text  # the finding, in the summary
     assert "<ul><li><code>a &lt; b</code></li><li>2 * 3 * 4</li></ul>" in text
     assert "<td>157.31</td>" in text
     assert "NSF | &lt;b&gt;" in text
-    assert "elflow reproduce tiny --scale cpu --seed 0" in text
+    assert "python -m experiments tiny-group tiny --scale cpu --seed 0" in text
 
 
-def test_the_page_is_of_all_that_is_in_the_folder(output, monkeypatch):
-    names = ["first", "damaged", "tiny", "strange", "not-run"]
-    monkeypatch.setattr(experiments, "EXPERIMENTS", names)
-    reproduced(output)
+def test_the_page_is_about_all_results_in_the_folder(output):
+    run_tiny(output)
     found = json.loads((output / "tiny" / "result.json").read_text())
     for name, content in [
         ("first", json.dumps(found | {"name": "first"})),
@@ -318,18 +361,19 @@ def test_the_page_is_of_all_that_is_in_the_folder(output, monkeypatch):
     ]:
         (output / name).mkdir()
         (output / name / "result.json").write_text(content)
-    _page.write_page(output)
+    names = ["first", "damaged", "tiny", "strange", "not-run"]
+    write_page(output, Group("some", "Some", "", dict.fromkeys(names, "")))
     text = page(output)
     assert [section["id"] for section in Elements(text).all("section")] == ["first", "damaged", "tiny", "strange"]
     assert text.count("The result cannot be read.") == 2
-    assert "run <code>elflow reproduce damaged</code> again" in text
+    assert "run <code>python -m experiments some damaged</code> again" in text
     assert "The picture <code>tiny.png</code> is missing" in text  # that of the first
     assert "Not in this folder: not-run." in text
     assert sorted(path.name for path in output.iterdir()) == ["damaged", "first", "index.html", "strange", "tiny"]
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("markdown", "html"),
     [
         ("**a** and *b*", "<b>a</b> and <em>b</em>"),
         ("`**a** <b>`", "<code>**a** &lt;b&gt;</code>"),
@@ -340,68 +384,117 @@ def test_the_page_is_of_all_that_is_in_the_folder(output, monkeypatch):
         ("<script>*a*</script>", "&lt;script&gt;<em>a</em>&lt;/script&gt;"),
     ],
 )
-def test_marks(words, shown):
-    assert _page._inline(words) == shown
+def test_markdown_in_the_page(markdown, html):
+    assert _page._inline(markdown) == html
 
 
 def test_markdown(output, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
-    (data / "keys").write_text("xy")
-    assert reproduced(output, Plan(data=data, effort=0.5))[0] == "tiny: half of the <data> are not there"
+    (data / "keys").write_text("wy")
+    assert run_tiny(output, Plan(data=data, effort=0.5))[0] == "tiny: half of the <data> are missing"
     text = (output / "tiny" / "section.md").read_text()
-    begin = "## A tiny <experiment>\n\n*With 0.5 times the training steps of the scale.* **2 jobs** were done."
-    assert text.startswith(begin)
+    start = "## A tiny <experiment>\n\n*Run with 0.5 times the default effort.* **2 jobs** were done."
+    assert text.startswith(start)
     table = text[text.index("| model") :].split("\n\n")[0].splitlines()
     assert table[1] == "| --- | ---: | --- |"
     assert table[4] == r"| NSF \| <b> | 157.31 | *published*: Durkan et al. 2019 |"
     assert "![A <picture>](tiny.png)" in text
-    assert "Missing:\n\n- half of the <data> are not there" in text
-    assert "`elflow reproduce tiny --scale cpu --seed 0 --data FOLDER --effort 0.5`" in text
-    assert "half of the &lt;data&gt; are not there" in page(output)
+    assert "Missing:\n\n- half of the <data> are missing" in text
+    assert "`python -m experiments tiny-group tiny --scale cpu --seed 0 --data FOLDER --effort 0.5`" in text
+    assert "half of the &lt;data&gt; are missing" in page(output)
 
 
-def test_the_command(output, tmp_path, monkeypatch):
-    out, err = succeeds("reproduce", "tiny", "-o", output, "--processes", "1", "--seed", "3")
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def run_main(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
+    return code, *capsys.readouterr()
+
+
+def fail_main(capsys, *arguments):
+    """The error of a command, which must be one line."""
+    code, out, err = run_main(capsys, *arguments)
+    assert (code, out) == (2, ""), (code, out, err)
+    assert err.startswith("experiments: error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_the_command(output, tmp_path, monkeypatch, capsys):
+    code, out, err = run_main(capsys, "tiny-group", "tiny", "-o", output, "--processes", "1", "--seed", "3")
+    assert code == 0
     assert out.rstrip().endswith(f"page: {output / 'index.html'}")
     assert "\x1b" not in out + err
     rows = result(output)["tables"][0]["rows"]
     for row in rows:
         assert re.search(r"\s+".join(re.escape(cell) for cell in row if cell), out)
-    assert all(line.startswith(("elflow: [", "elflow: writing")) for line in err.splitlines())
-    assert result(output)["plan"] == {"scale": "cpu", "seed": 3, "effort": 1.0, "data": False}
-    _, err = succeeds("reproduce", "all", "-o", output, "--seed", "3")
-    assert err == "elflow: 4 of 4 jobs were done before\nelflow: writing the reports\n"
+    assert all(line.startswith(("experiments: [", "experiments: writing")) for line in err.splitlines())
+    assert result(output)["plan"] == {"scale": "cpu", "seed": 3, "effort": 1.0, "options": {}, "data": False}
+    _, _, err = run_main(capsys, "tiny-group", "all", "-o", output, "--seed", "3")
+    assert err == "experiments: 4 of 4 jobs were already done\nexperiments: writing the reports\n"
 
     monkeypatch.setenv("ELFLOW_DATA", str(tmp_path))
     (tmp_path / "keys").write_text("ab")
-    assert "output must be another folder" in fails("reproduce", "tiny", "-o", output, "--effort", "0.1")
+    assert "without results of other settings" in fail_main(
+        capsys, "tiny-group", "tiny", "-o", output, "--effort", "0.1"
+    )
     other = output.with_name("other")
     switch(other, "b-fails")
-    code, out, err = run("reproduce", "tiny", "-o", other, "--processes", "1", "--effort", "0.1")
+    code, out, err = run_main(capsys, "tiny-group", "tiny", "-o", other, "--processes", "1", "--effort", "0.1")
     assert code == 1
     assert "ELF a" in out
-    assert err.splitlines()[-1].startswith("elflow: failed: tiny: b: KeyError")
+    assert err.splitlines()[-1].startswith("experiments: failed: tiny: b: KeyError")
     (tmp_path / "keys").write_text("")
-    code, out, err = run("reproduce", "tiny", "-o", output, "--seed", "3")
+    code, out, err = run_main(capsys, "tiny-group", "tiny", "-o", output, "--seed", "3")
     assert (code, out) == (2, "")
     first, last = err.splitlines()
-    assert first == "elflow: tiny: half of the <data> are not there"
-    assert last.startswith("elflow: error: nothing could be done of tiny")
+    assert first == "experiments: tiny: half of the <data> are missing"
+    assert last.startswith("experiments: error: nothing to run for tiny")
 
 
-def test_what_the_command_refuses(output, tmp_path):
-    assert "NAME must be all or one of tiny, got 'tine'" in fails("reproduce", "tiny", "tine", "-o", output)
-    assert "effort must be positive and finite, got 0" in fails("reproduce", "tiny", "-o", output, "--effort", "0")
-    assert "data must be a folder" in fails("reproduce", "tiny", "-o", output, "--data", tmp_path / "none")
-    assert "'cpu', 'paper'" in fails("reproduce", "tiny", "-o", output, "--scale", "gpu")
-    assert "--processes" in fails("reproduce", "tiny", "-o", output, "--processes", "0")
-    assert not output.exists()
-    output.touch()
-    assert "--output must be a folder" in fails("reproduce", "tiny", "-o", output)
+def test_wrong_arguments_of_the_command(output, tmp_path, capsys):
+    def fail(*arguments):
+        return fail_main(capsys, "tiny-group", *arguments, "-o", output)
+
+    assert "NAME must be all or one of tiny, got 'tine'" in fail("tiny", "tine")
+    assert "effort must be positive and finite, got 0" in fail("tiny", "--effort", "0")
+    assert "data must be a folder" in fail("tiny", "--data", tmp_path / "none")
+    assert "--scale" in fail("tiny", "--scale", "gpu")
+    assert "processes must be at least 1, got 0" in fail("tiny", "--processes", "0")
+    assert "--set must be NAME=VALUE, got 'size'" in fail("tiny", "--set", "size")
+    assert "option size of tiny: must be an integer" in fail("tiny", "--set", "size=x")
+    assert "options must be among ['size']" in fail("tiny", "--set", "width=1")
+    assert "COMMAND" in fail_main(capsys, "tune")
+    assert not (output / "tiny" / "result.json").exists()
+    (file := tmp_path / "file").touch()
+    assert "--output must be a folder" in fail_main(capsys, "tiny-group", "tiny", "-o", file)
 
 
-def test_the_help_names_every_experiment(monkeypatch):
+def test_results_are_kept_by_the_command(output, tmp_path, monkeypatch, capsys):
+    kept = tmp_path / "kept"
+    monkeypatch.setattr("experiments.command.keep_result", lambda group, source: keep_result(group, source, kept))
+    code, out, _ = run_main(capsys, "tiny-group", "tiny", "-o", output, "--processes", "1", "--keep")
+    assert code == 0
+    assert out.splitlines()[-1] == f"kept: {kept / 'tiny-group' / 'tiny.json'}"
+    assert sorted(path.name for path in (kept / "tiny-group").iterdir()) == ["tiny.json", "tiny.png"]
+    assert read_result("tiny-group", "tiny", kept)["records"].keys() == set("abcd")
+    monkeypatch.setattr("experiments.command.read_result", lambda group, name: read_result(group, name, kept))
+    code, out, _ = run_main(capsys, "table", "tiny-group", "tiny")
+    assert code == 0
+    assert out.startswith("### Values & more\n\n| model | nats | from |\n| --- | ---: | --- |\n| ELF a |")
+    assert "there is no" in fail_main(capsys, "table", "tiny-group", "none")
+    (kept / "tiny-group" / "old.json").write_text("{}")
+    assert "must be a result of the runner" in fail_main(capsys, "table", "tiny-group", "old")
+
+
+def test_the_list(monkeypatch, capsys):
     monkeypatch.undo()
-    help_ = " ".join(typer.main.get_command(app).commands["reproduce"].help.split())
-    assert f"NAME is all, or any of {', '.join(experiments.EXPERIMENTS)}." in help_
+    code, out, _ = run_main(capsys, "list")
+    assert code == 0
+    for group in GROUPS.values():
+        for name in group.members:
+            each = group.load(name)
+            assert each.name == name
+            assert re.search(rf"^  {name} +{re.escape(each.title)}$", out, re.MULTILINE)
