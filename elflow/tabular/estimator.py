@@ -28,6 +28,7 @@ from elflow.tabular._flow import (
     score_rows,
     split_mask,
 )
+from elflow.tabular._kinds import Declaration
 from elflow.tabular.conditional import Conditional, condition, pit_values
 from elflow.tabular.frames import ContextTable, Table, as_frame, digest, fingerprint, table_kind
 from elflow.tabular.schema import Schema
@@ -53,41 +54,41 @@ RandomState = int | np.random.RandomState | None
 
 
 class FlowDensity(DensityMixin, BaseEstimator):
-    """The density of a table, by a flow.
+    """Joint density of the columns of a table, as a scikit-learn estimator.
 
-    Tables may be of pandas, polars, pyarrow or numpy; columns of floats, integers, booleans, categories, strings or
+    Tables are of pandas, polars, pyarrow or NumPy, with columns of floats, integers, booleans, categories, strings or
     datetimes. Log-densities are in the units of the data: a continuous column contributes a density per unit, any other
-    column a probability, of which the estimate is a lower bound in expectation (dequantisation).
+    column a probability, whose estimate is a lower bound in expectation (dequantisation).
 
     Arguments:
-        flow: `"elf"`, or any flow of zuko by its name in small letters: `"nsf"`, `"maf"`, `"naf"`, ...
-        flow_options: Arguments of the flow. What is left out follows from the size of the table.
-        columns: For columns by name, what they are: one of `"continuous"`, `"integer"`, `"boolean"`, `"category"` and
-            `"datetime"`, or bounds `(low, high)` of a continuous column, either of which may be None. Of the others it
-            is found out.
-        missing: `"error"` refuses missing values; `"model"` makes them values of their own, which are sampled as well.
-        dequantization: How points of discrete values' cells are drawn in training: `"uniform"` or `"variational"`.
-        whiten: Whether linear correlations of continuous columns are taken out before the flow; None for where rows are
-            few.
-        schedule: What becomes of the learning rate: see `elflow.training.Recipe`.
-        learning_rate: The learning rate at the beginning; None, as below, for what fits the table.
-        weight_decay: How much the weights are held back: more of it makes densities smoother and calmer.
-        batch_size: Rows in a batch.
-        max_steps: The greatest number of steps.
-        patience: How many rounds without a better held-out likelihood end the training.
-        validation: The share of rows that is held out to decide when to stop.
-        time_limit: How many seconds training may take; None for no limit.
+        flow: Name of the flow: `"elf"`, or a flow of zuko in lower case such as `"nsf"`, `"maf"` or `"naf"`.
+        flow_options: Arguments of the flow. All others depend on the size of the table.
+        columns: Kinds of columns by name: `"continuous"`, `"integer"`, `"boolean"`, `"category"` or `"datetime"`, or
+            bounds `(low, high)` of a numeric column, either of which may be None. Inferred for all other columns.
+        missing: `"error"` rejects missing values; `"model"` models them, and samples contain them.
+        dequantization: Distribution of the points of discrete values' cells in training: `"uniform"`, or
+            `"variational"` for a learned one.
+        whiten: Whether linear correlations of continuous columns are removed before the flow; None does so for tables
+            with few rows.
+        schedule: Learning-rate schedule: see `elflow.training.Recipe`.
+        learning_rate: Initial learning rate. Here and in the next four, None selects a value by the size of the table.
+        weight_decay: Weight decay; more of it reduces overfitting.
+        batch_size: Number of rows in a batch.
+        max_steps: Maximum number of training steps.
+        patience: Number of rounds without a better held-out log-likelihood after which training stops.
+        validation: Share of the rows that are held out for early stopping.
+        time_limit: Maximum training time in seconds; None for no limit.
         log_dir: Folder for logs as CSV and for TensorBoard.
-        random_state: Where random numbers come from.
-        verbose: Whether to show a progress bar.
+        random_state: Seed or generator.
+        verbose: Whether to show progress.
 
     Attributes:
-        schema_: What the columns are.
-        context_schema_: The same of the context, or None.
-        model_: The fitted flow, over the numbers that stand for a row.
+        schema_: The columns, a `Schema`.
+        context_schema_: The columns of the context, or None.
+        model_: The fitted flow over encoded rows.
         training_: The record of the training, an `elflow.training.Training`: history, seconds, reason for stopping.
-        n_features_in_: The number of columns.
-        feature_names_in_: Their names, if the table has names.
+        n_features_in_: Number of columns.
+        feature_names_in_: Names of the columns, if the table has names.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -104,7 +105,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         flow: str = "elf",
         *,
         flow_options: dict[str, Any] | None = None,
-        columns: dict[str, Any] | None = None,
+        columns: dict[Any, Declaration] | None = None,
         missing: str = "error",
         dequantization: str = "uniform",
         whiten: bool | None = None,
@@ -117,7 +118,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         validation: float = 0.1,
         time_limit: float | None = None,
         log_dir: str | os.PathLike[str] | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
         verbose: bool = False,
     ) -> None:
         self.flow = flow
@@ -160,7 +161,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         Returns:
             The estimator.
         """
-        check_parameters(**self.get_params())
+        check_parameters(self.get_params())
         if getattr(y, "ndim", 1) == 2:
             raise ValueError("y must not be a table, as it is not used: a context is passed as context=")
         frame = self._as_frame(X, fitting=True)
