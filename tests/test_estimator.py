@@ -269,7 +269,7 @@ def test_file(flow, tmp_path):
     pd.testing.assert_frame_equal(same.sample(2, context.head(3), 0), density.sample(2, context.head(3), 0))
     assert np.array_equal(same.validation_mask(frame), density.validation_mask(frame))
     assert np.array_equal(same.anomaly_score(frame, context), density.anomaly_score(frame, context))
-    assert same.history_ == density.history_
+    assert same.training_ == density.training_ == elflow.serialization.read_training(tmp_path / "model.elf")
     assert same.random_state == 0
     assert list(same.feature_names_in_) == list(frame.columns)
 
