@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-__all__ = ["FELU", "QELU", "RELU", "PiecewiseQuadratic"]
+__all__ = ["FELU", "QELU", "RELU", "PiecewiseQuadratic", "check_activation"]
 
 TOLERANCE = 1e-12
 """How exactly the pieces must meet."""
@@ -129,6 +129,19 @@ class PiecewiseQuadratic:
         """The pieces between the ends: half the curvature, where it begins and where it ends."""
         inner = zip(self.pieces[1:-1], self.breakpoints, self.breakpoints[1:], strict=False)
         return [(piece[2], left, right) for piece, left, right in inner]
+
+
+def check_activation(activation: PiecewiseQuadratic) -> None:
+    """Raise TypeError unless the argument is a `PiecewiseQuadratic`.
+
+    Example:
+        >>> check_activation(torch.relu)
+        Traceback (most recent call last):
+        ...
+        TypeError: activation must be an elflow.activations.PiecewiseQuadratic, got builtin_function_or_method
+    """
+    if not isinstance(activation, PiecewiseQuadratic):
+        raise TypeError(f"activation must be an elflow.activations.PiecewiseQuadratic, got {type(activation).__name__}")
 
 
 def _value(piece: Sequence[float], u: float) -> float:

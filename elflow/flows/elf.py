@@ -12,7 +12,6 @@ from zuko.lazy import LazyTransform
 
 from elflow._checks import (
     as_list,
-    check_activation,
     check_bound,
     check_choice,
     check_count,
@@ -20,7 +19,7 @@ from elflow._checks import (
     check_order,
     check_rows,
 )
-from elflow.activations import FELU, PiecewiseQuadratic
+from elflow.activations import FELU, PiecewiseQuadratic, check_activation
 from elflow.flows.layered import LayeredFlow
 from elflow.functional import bump_size
 from elflow.nn import ActNorm, Hypernetwork
@@ -127,7 +126,7 @@ class ELF(LayeredFlow):
 
         Example:
             >>> flow = ELF(features=1, transforms=1)
-            >>> flow.conditional_cdf(flow.conditional_quantile(torch.tensor([[0.05], [0.5]])))
+            >>> flow.conditional_cdf(flow.conditional_quantile(None, torch.tensor([[0.05], [0.5]])))
             tensor([[0.0500],
                     [0.5000]], grad_fn=<MulBackward1>)
         """
@@ -136,13 +135,13 @@ class ELF(LayeredFlow):
         self._check_shared_order("conditional_cdf")
         return torch.special.ndtr(self.transform(c)(x))
 
-    def conditional_quantile(self, q: Tensor, x: Tensor | None = None, c: Tensor | None = None) -> Tensor:
-        """The inverse of `conditional_cdf`: of each feature t, the quantile given the features modelled before it.
+    def conditional_quantile(self, x: Tensor | None, q: Tensor, c: Tensor | None = None) -> Tensor:
+        """Quantile of each feature t given the features modelled before it: the inverse of `conditional_cdf`.
 
         Arguments:
+            x: Points, `(..., features)`. The quantile of feature t depends on the features modelled before t; the
+                others may hold any finite number. None is allowed with one feature.
             q: Probabilities, which broadcast to `(..., features)`.
-            x: Points, `(..., features)`, of which feature t's quantile takes those modelled before t; the others may
-                hold any finite number. May be left out with one feature.
             c: The context, `(..., context)`, or None for a flow without one.
 
         Returns:
@@ -151,7 +150,7 @@ class ELF(LayeredFlow):
         Example:
             >>> flow = ELF(features=3, order="shared")
             >>> x = torch.randn(5, 3)
-            >>> median = flow.conditional_quantile(torch.tensor(0.5), x)[:, 2]  # of the last column, given the others
+            >>> median = flow.conditional_quantile(x, torch.tensor(0.5))[:, 2]  # of the last column, given the others
         """
         if not isinstance(q, Tensor) or not q.is_floating_point():
             raise TypeError(

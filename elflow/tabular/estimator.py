@@ -31,8 +31,7 @@ from elflow.tabular._flow import (
     scores,
 )
 from elflow.tabular.schema import Schema, as_frame, digest, fingerprint, kind_of_table
-from elflow.training.batches import Rows
-from elflow.training.engine import fit
+from elflow.training import Rows, fit
 
 __all__ = ["SAMPLE_BLOCK", "FlowDensity", "as_generator"]
 
@@ -74,7 +73,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         patience: How many rounds without a better held-out likelihood end the training.
         validation: The share of rows that is held out to decide when to stop.
         time_limit: How many seconds training may take; None for no limit.
-        logger: A folder for logs as CSV and for TensorBoard.
+        log_dir: Folder for logs as CSV and for TensorBoard.
         random_state: Where random numbers come from.
         verbose: Whether to show a progress bar.
 
@@ -82,8 +81,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         schema_: What the columns are.
         context_schema_: The same of the context, or None.
         model_: The fitted flow, over the numbers that stand for a row.
-        history_: For each round of training its step, seconds and rate, and the mean log-density of training rows and
-            of held-out rows.
+        training_: The record of the training, an `elflow.training.Training`: history, seconds, reason for stopping.
         n_features_in_: The number of columns.
         feature_names_in_: Their names, if the table has names.
 
@@ -114,7 +112,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         patience: int | None = None,
         validation: float = 0.1,
         time_limit: float | None = None,
-        logger: str | os.PathLike[str] | None = None,
+        log_dir: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -132,7 +130,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         self.patience = patience
         self.validation = validation
         self.time_limit = time_limit
-        self.logger = logger
+        self.log_dir = log_dir
         self.random_state = random_state
         self.verbose = verbose
 
@@ -205,19 +203,18 @@ class FlowDensity(DensityMixin, BaseEstimator):
             "split": [seed, self.validation],
             "schema": self.schema_.to_dict(),
         }
-        self.model_, training_ = fit(
+        self.model_, self.training_ = fit(
             model,
             rows.take(training),
             rows.take(held_out),
             recipe,
-            seed,
-            checkpoint,
-            digest(self.fingerprint_, conditions, weight, json.dumps(settings, default=str)),
-            self.logger,
-            self.verbose,
+            seed=seed,
+            checkpoint=checkpoint,
+            fingerprint=digest(self.fingerprint_, conditions, weight, json.dumps(settings, default=str)),
+            log_dir=self.log_dir,
+            verbose=self.verbose,
         )
         self.options_ = options
-        self.history_, self.seconds_, self.stopped_ = training_.history, training_.seconds, training_.stopped
         self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
         some = np.random.RandomState(seed).permutation(np.flatnonzero(training.numpy()))[:RANKED]
         ranked = scores(self.model_, rows.take(torch.from_numpy(some)), DRAWS)
@@ -369,7 +366,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         """
         check_is_fitted(self, "schema_")
         rows = self._rows(self._frame(X))
-        noise = check_random_state(random_state).uniform(size=(rows.length, len(self.schema_.cells)))
+        noise = check_random_state(random_state).uniform(size=(len(rows), len(self.schema_.cells)))
         uniform = Dequantized(self.model_.flow, self.schema_.exact, self.schema_.cells)
         z, log_volume = uniform.place(rows.x, noise=torch.from_numpy(noise))
         return z.double().numpy(), log_volume.double().numpy()
