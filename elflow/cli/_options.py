@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,7 +45,9 @@ ScoreOutput = Annotated[
 ]
 NaValues = Annotated[
     list[str] | None,
-    typer.Option("--na", help="Text of missing values, besides NA, NaN, null and the like. Repeatable.", metavar="TEXT"),
+    typer.Option(
+        "--na", help="Text of missing values, besides NA, NaN, null and the like. Repeatable.", metavar="TEXT"
+    ),
 ]
 Split = Annotated[
     Literal["train", "test"] | None,
@@ -64,7 +67,16 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted 
 LogDir = Annotated[
     Path | None, typer.Option(help="Folder for training logs, as CSV and for TensorBoard.", show_default=False)
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+
+
+def _hide_warnings(quiet: bool) -> bool:
+    """Hides warnings until `main` restores them."""
+    if quiet:
+        warnings.simplefilter("ignore")
+    return quiet
+
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.", callback=_hide_warnings)]
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 """Seconds in each unit of a duration."""
@@ -138,12 +150,15 @@ def parse_bounds(texts: list[str] | None) -> dict[str, tuple[float | None, float
     bounds = {}
     for text in texts or []:
         name, _, ends = text.rpartition("=")
-        low, colon, high = ends.partition(":")
+        first, colon, last = ends.partition(":")
         if not name or not colon:
             raise ValueError(f"--bounds must be COL=LOW:HIGH, of which LOW or HIGH may be empty, got {text!r}")
-        bounds[name] = (_parse_bound(low, text), _parse_bound(high, text))
-        if bounds[name] == (None, None):
+        low, high = _parse_bound(first, text), _parse_bound(last, text)
+        if low is None and high is None:
             raise ValueError(f"--bounds must have at least one bound, got {text!r}")
+        if low is not None and high is not None and not low < high:
+            raise ValueError(f"--bounds must have LOW below HIGH, got {text!r}")
+        bounds[name] = (low, high)
     return bounds
 
 
@@ -272,7 +287,7 @@ def exit_when_interrupted(checkpoint: Path) -> Iterator[None]:
     """After Ctrl-C, says how to continue and exits with code 130."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
+    except KeyboardInterrupt:
         kept = f"continue from {checkpoint} with --resume" if checkpoint.exists() else "there is no checkpoint yet"
         note(f"interrupted; {kept}")
         raise typer.Exit(130) from None

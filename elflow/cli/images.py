@@ -29,7 +29,7 @@ from elflow.cli._options import (
     Threads,
     TimeLimit,
 )
-from elflow.cli._terminal import Mean, format_duration, format_shape, is_terminal, note, show, show_progress
+from elflow.cli._terminal import Mean, format_shape, is_terminal, note, show, show_progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,9 +81,7 @@ def fit_images(
     classes: Annotated[bool, typer.Option("--classes", help="Condition on the labels of the data.")] = False,
     dequantization: Annotated[
         Dequantization | None,
-        typer.Option(
-            help="Noise that makes pixels continuous; that of the preset by default.", show_default=False
-        ),
+        typer.Option(help="Noise that makes pixels continuous; that of the preset by default.", show_default=False),
     ] = None,
     time_limit: TimeLimit = None,
     max_steps: MaxSteps = None,
@@ -112,8 +110,9 @@ def fit_images(
     elflow fit-images mnist -o mnist.elf --classes --samples pictures
     elflow fit-images photos -o photos.elf --resize 32x32 --preset cifar10-small
 
-    With --size cpu, training takes ten minutes unless --time-limit or --max-steps is given. Run the same command with
-    --resume to continue after Ctrl-C or a crash.
+    With --size cpu, training takes ten minutes unless --time-limit or
+    --max-steps is given. Run the same command with --resume to continue after
+    Ctrl-C or a crash.
     """
     seconds = _options.parse_duration(time_limit)
     target = _options.parse_size(resize)
@@ -142,11 +141,11 @@ def fit_images(
         for callback in callbacks:
             callback(averaged, entry)
 
-    fingerprint = _make_fingerprint(images, flow, recipe, held_out.length, seed)
+    fingerprint = _make_fingerprint(images, flow, recipe, len(held_out), seed)
     if _options.is_finished(output, checkpoint, fingerprint, seconds, resume, quiet):
         return
     if not quiet:
-        _show_model(flow, rows.length, held_out.length, f"{name}, {size} size")
+        _show_model(flow, len(rows), len(held_out), f"{name}, {size} size")
     with _options.exit_when_interrupted(checkpoint):
         best, training = fit(
             flow,
@@ -166,7 +165,7 @@ def fit_images(
     notes = {
         "fingerprint": fingerprint,
         "time_limit": seconds,
-        "images": rows.length,
+        "images": len(rows),
         "bits_per_dim": mean.mean,
         "standard_error": mean.standard_error,
     }
@@ -276,6 +275,8 @@ def _count_validation_images(validation: float | None, total: int) -> int:
 
 def _print_round(flow: ImageELF, entry: dict[str, float]) -> None:
     """One line per round, where there is no terminal for a progress bar."""
+    from elflow.training import format_duration
+
     bits = -entry["validation"] / (math.prod(flow.shape) * math.log(2))
     note(f"step {int(entry['step']):,}, {format_duration(entry['seconds'])}: held-out {bits:.4f} bits/dim")
 
@@ -347,8 +348,9 @@ def score_images(
     elflow score-images model.elf mnist --split test
     elflow score-images model.elf images.npz -o scores.parquet --n-draws 10
 
-    Prints the mean with its standard error. It is an upper bound in expectation. With -o, the scores of each image are
-    written, with its log-probability in nats.
+    Prints the mean with its standard error; in expectation it is an upper
+    bound. With -o, writes the bits per dimension and the log-probability in
+    nats of each image.
     """
     from elflow.io.images import read_images
     from elflow.io.tables import TableWriter
@@ -424,7 +426,9 @@ def sample_images(
     model: ImageModel,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="Images to write: .png for a picture, .npz for arrays.", show_default=False),
+        typer.Option(
+            "--output", "-o", help="Images to write: .png for a picture, .npz for arrays.", show_default=False
+        ),
     ],
     number: Annotated[int, typer.Option("--number", "-n", help="Number of images.", min=1)] = 64,
     label: Annotated[
@@ -447,9 +451,12 @@ def sample_images(
     elflow sample-images model.elf -o sevens.png -n 100 --class 7
     elflow sample-images model.elf -o new.npz -n 1000
 
-    A .png file shows the images in a grid; each column is one class if the model has a few. An .npz file holds the
-    pixels as x, (N, C, H, W), and the classes as y; score-images and numpy.load can read it.
+    A .png file shows the images in a grid, with one class per column if the
+    model has a few classes. An .npz file holds the pixels as x, of shape
+    (N, C, H, W), and the classes as y; score-images and numpy.load read it.
     """
+    from elflow.training import format_duration
+
     suffix = output.suffix.lower()
     if suffix not in (".png", ".npz"):
         raise ValueError(f"--output must end in .png, for a picture, or .npz, for arrays, got {output}")
@@ -492,7 +499,7 @@ def _sample(
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        images, info = flow.sample(number, labels, method=method, verbose=verbose, return_info=True)
+        images, info = flow.sample(number, labels, method=method, progress=verbose, return_info=True)
     return images, info
 
 
@@ -533,6 +540,6 @@ def _write_arrays(output: Path, images: Tensor, labels: Tensor | None) -> None:
 
     from elflow._files import replacing
 
-    arrays = {"x": images.numpy()} | ({} if labels is None else {"y": labels.numpy()})
+    arrays: dict[str, Any] = {"x": images.numpy()} | ({} if labels is None else {"y": labels.numpy()})
     with replacing(output.resolve()) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def report(
     model: Model,
     data: Data,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Page to write, as .html.", show_default=True)
-    ] = Path("report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write, as .html.", show_default=True)] = Path(
+        "report.html"
+    ),
     na: NaValues = None,
     seed: Seed = 0,
     threads: Threads = None,
@@ -31,7 +31,8 @@ def report(
     \b
     elflow report model.elf data.csv -o report.html
 
-    If the data are those of the fit, only rows that were held out from training are judged.
+    If the data are those of the fit, only rows that were held out from
+    training are judged.
     """
     import pandas as pd
 
@@ -128,9 +129,9 @@ def _describe_images(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _describe_training(facts: dict[str, Any], training: Training) -> list[tuple[str, str]]:
     lines = [("training", training.describe())]
-    if isinstance(facts.get("bits_per_dim"), float):
-        held_out = format_mean(facts["bits_per_dim"], facts["standard_error"], "bits/dim")
-        return [*lines, ("held-out bits/dim", held_out)]
+    bits, error = facts.get("bits_per_dim"), facts.get("standard_error")
+    if isinstance(bits, float) and isinstance(error, float | None):
+        return [*lines, ("held-out bits/dim", format_mean(bits, error, "bits/dim"))]
     summary = facts["training"]
     if summary["validation"] is not None:
         best = f"{summary['validation']:.4f} nats per row, in round {summary['best_round']} of {summary['rounds']}"

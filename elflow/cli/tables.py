@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -49,9 +48,7 @@ def fit(
         list[str] | None,
         typer.Option(help="Condition on these columns instead of modelling them. Repeatable.", metavar="COL,..."),
     ] = None,
-    drop: Annotated[
-        list[str] | None, typer.Option(help="Ignore these columns. Repeatable.", metavar="COL,...")
-    ] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Ignore these columns. Repeatable.", metavar="COL,...")] = None,
     bounds: Annotated[
         list[str] | None,
         typer.Option(help="Bounds of a numeric column; either may be empty. Repeatable.", metavar="COL=LOW:HIGH"),
@@ -99,9 +96,7 @@ def fit(
     rows, contexts = _read(data, na, drop, context)
     _options.check_names("--bounds", list(by_bounds), data, list(rows.columns))
     _options.check_names("--kind", list(by_kind), data, list(rows.columns))
-    if quiet:
-        warnings.simplefilter("ignore")
-    else:
+    if not quiet:
         _warn_of_row_numbers(rows)
 
     import elflow
@@ -186,7 +181,7 @@ def _show_schema(est: FlowDensity, rows: int) -> None:
 def _score_validation_rows(est: FlowDensity, rows: pd.DataFrame, contexts: pd.DataFrame | None) -> Mean:
     import numpy as np
 
-    mask = est.validation_mask(rows)
+    mask = est.held_out(rows)
     assert mask is not None, "the rows are those that were fitted"
     indices = np.flatnonzero(mask)[:MAX_VALIDATION_ROWS]
     mean = Mean("nats")
@@ -213,7 +208,8 @@ def score(
     elflow score model.elf data.csv -o scores.parquet
     elflow score model.elf data.csv -o scores.csv --anomaly --append
 
-    Prints the mean with its standard error. Rows are read and written in blocks, so tables may be larger than memory.
+    Prints the mean with its standard error. Rows are read and written in
+    blocks, so tables may be larger than memory.
     """
     from elflow.io.tables import TableWriter, scan_table
 
@@ -275,9 +271,11 @@ def sample(
     elflow sample model.elf -n 1000000 -o new.parquet --seed 7
     elflow sample model.elf -n 10 -o new.csv --context contexts.csv
 
-    The rows have the columns and types of the data, and are those of FlowDensity.sample(n, random_state=seed) in
-    Python. With --context, -n rows are drawn for each context and written together, followed by the columns of the
-    context. Rows are written in blocks, so there may be more of them than fit into memory.
+    The rows have the columns and types of the data. In Python,
+    FlowDensity.sample(n, random_state=seed) draws the same rows. With
+    --context, -n rows are drawn for each row of the table and written
+    together, with the columns of the context last. Rows are written in
+    blocks, so there may be more of them than fit into memory.
     """
     from elflow.io.tables import TableWriter, scan_table
     from elflow.tabular.estimator import SAMPLE_BLOCK
@@ -286,14 +284,15 @@ def sample(
     writer = TableWriter(output)
     est = _options.load_density(model)
     _options.set_threads(threads)
-    if est.context_schema_ is not None and context is None:
-        raise ValueError(f"--context must be a table of the columns {est.context_schema_.names}, as {model} has a context")
-    if est.context_schema_ is None and context is not None:
+    schema = est.context_schema_
+    if schema is not None and context is None:
+        raise ValueError(f"--context must be a table of {schema.names}, the context of {model}, got none")
+    if schema is None and context is not None:
         raise ValueError(f"--context must be left out, as {model} has no context")
     total: int | None = number
     scan = None
-    if context is not None:
-        scan = scan_table(context, est.context_schema_.columns, SAMPLE_BLOCK)
+    if schema is not None and context is not None:
+        scan = scan_table(context, schema.columns, SAMPLE_BLOCK)
         total = None if scan.rows is None else scan.rows * number
     with writer, show_progress("Sampling rows", total) as set_done:
         for rows in _iter_rows(est, number, scan, seed):
