@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,6 +57,14 @@ class PiecewiseQuadratic:
     """By how much the slope jumps at each breakpoint; all zero for a smooth function."""
     _home: int = field(init=False, repr=False, compare=False)
     """The breakpoint where the function is nearest to zero."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The arguments of the constructor, as JSON stores them."""
+        return {
+            "breakpoints": list(self.breakpoints),
+            "pieces": [list(piece) for piece in self.pieces],
+            "name": self.name,
+        }
 
     def __post_init__(self) -> None:
         points = tuple(float(p) for p in self.breakpoints)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -106,11 +107,32 @@ class ELF(LayeredFlow):
             "units": units,
             "hidden_features": hidden_features,
             "bound": float(bound),
-            "activation": activation,
+            "activation": activation.to_dict(),
             "order": [list(order) for order in orders],
             "rank": rank,
             "scale": bool(scale),
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """An untrained flow with the configuration of another one, `flow.config`."""
+        return cls(**config | {"activation": PiecewiseQuadratic(**config["activation"])})
+
+    @staticmethod
+    def min_numbers(config: dict[str, Any]) -> int:
+        """How many numbers a flow of this configuration stores at least, without building it.
+
+        Example:
+            >>> flow = ELF(features=3)
+            >>> ELF.min_numbers(flow.config) <= sum(value.numel() for value in flow.state_dict().values())
+            True
+        """
+        sizes = {name: check_count(name, config[name]) for name in ("features", "transforms", "units")}
+        features, context = sizes["features"], check_count("context", config["context"], least=0)
+        hidden = check_counts("hidden_features", config["hidden_features"])
+        has_network = hidden and (features > 1 or context)
+        widths = [features + context, *hidden, features - 1 or 1] if has_network else []
+        return sizes["transforms"] * (sum(a * b for a, b in pairwise(widths)) + features * sizes["units"])
 
     def conditional_cdf(self, x: Tensor, c: Tensor | None = None) -> Tensor:
         """F(x_t | the features modelled before t, c) of each feature t, exactly.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution
 
-from elflow._checks import check_bound, check_choice, check_count, check_rows
+from elflow._checks import check_bound, check_choice, check_count, check_counts, check_rows
 from elflow.activations import FELU, PiecewiseQuadratic, check_activation
 from elflow.flows._image_input import check_images, condition
 from elflow.flows._progress import settling
@@ -23,6 +23,8 @@ from elflow.transforms import invert, warn
 
 __all__ = ["ImageELF"]
 
+MAX_SCALES = 32
+"""Maximum number of scales of a model in a file."""
 START = 512
 """How many images set the ActNorms."""
 AT_ONCE = 2**18
@@ -107,12 +109,29 @@ class ImageELF(InitializesParts):
             "levels": levels,
             "scales": scales,
             "transforms": transforms,
-            **sizes,
+            **sizes | {"activation": activation.to_dict()},
             "dequantization": dequantization,
             "warp": warp,
             "classes": classes,
             "context": context,
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """An untrained flow with the configuration of another one, `flow.config`."""
+        return cls(**config | {"activation": PiecewiseQuadratic(**config["activation"])})
+
+    @staticmethod
+    def min_numbers(config: dict[str, Any]) -> int:
+        """How many numbers a flow of this configuration stores at least, without building it."""
+        names = "scales", "transforms", "units", "channels", "blocks"
+        scales, transforms, units, channels, blocks = (check_count(name, config[name]) for name in names)
+        if scales > MAX_SCALES:
+            raise ValueError(f"scales must be at most {MAX_SCALES}, got {scales}")
+        shape = check_counts("shape", config["shape"])
+        context = sum(check_count(name, config[name], least=0) for name in ("classes", "context"))
+        layer = blocks * channels * (5 * channels + context) + channels * units
+        return 2 * math.prod(shape) + scales * transforms * layer
 
     @property
     def levels(self) -> int:

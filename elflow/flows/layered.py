@@ -29,6 +29,9 @@ class LayeredFlow(InitializesParts, Flow):
         context: Number of context features.
     """
 
+    transform: LazyStack
+    base: UnconditionalDistribution
+
     def __init__(self, layers: Sequence[LazyTransform], features: int, context: int) -> None:
         base = UnconditionalDistribution(DiagNormal, torch.zeros(features), torch.ones(features), buffer=True)
         super().__init__(LazyStack(*layers), base)

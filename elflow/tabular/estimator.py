@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from elflow._checks import check_count
+from elflow._model_file import write_model
 from elflow.flows.dequantization import Dequantized
 from elflow.tabular._conditional import Conditional
+from elflow.tabular._config import get_config, min_config_numbers, set_config
 from elflow.tabular._defaults import check_parameters, default_options, default_recipe, default_whiten
 from elflow.tabular._flow import BLOCK as SAMPLE_BLOCK
 from elflow.tabular._flow import (
@@ -376,12 +379,30 @@ class FlowDensity(DensityMixin, BaseEstimator):
         check_is_fitted(self, "model_")
         return max(inverse_residual(self.model_, self._rows(*block)) for block in self._blocks(X, context))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the fitted density to one safetensors file, whole or not at all; `elflow.load` reads it."""
-        check_is_fitted(self, "model_")
-        from elflow.serialization import save
+    def save(self, path: str | os.PathLike[str], notes: dict[str, Any] | None = None) -> None:
+        """Writes the fitted density to one safetensors file, whole or not at all; `elflow.load` reads it.
 
-        save(self, path)
+        Arguments:
+            path: The file; an existing one is replaced.
+            notes: Anything else to store, as JSON: see `elflow.serialization.read_notes`.
+        """
+        check_is_fitted(self, "model_")
+        write_model(Path(path), "FlowDensity", self.config, self.model_, self.training_.to_dict(), notes)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All of a fitted density but its weights and its training record, as JSON."""
+        return get_config(self)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], training: dict[str, Any] | None) -> FlowDensity:
+        """A density with the configuration and training record of another one, and initial weights."""
+        return set_config(cls(**config["parameters"]), config, training)
+
+    @staticmethod
+    def min_numbers(config: dict[str, Any]) -> int:
+        """How many numbers a density of this configuration stores at least, without building it."""
+        return min_config_numbers(config)
 
     def _frame(self, X: Any, fitting: bool = False) -> pd.DataFrame:
         """X as a frame. scikit-learn checks arrays, counts columns and keeps their names."""

@@ -261,7 +261,7 @@ class _Run:
         self.averaged.module.train()
         if world_size > 1:
             sums = torch.tensor([mean.total, mean.weight], dtype=torch.float64, device=self.fabric.device)
-            mean.total, mean.weight = self.fabric.all_reduce(sums, reduce_op="sum").tolist()
+            mean.total, mean.weight = cast(Tensor, self.fabric.all_reduce(sums, reduce_op="sum")).tolist()
         return mean.value
 
     def _is_out_of_time(self) -> bool:

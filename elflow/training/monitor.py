@@ -73,7 +73,8 @@ class Monitor:
 
 
 def _make_loggers(folder: Path) -> list[Any]:
-    from lightning_fabric.loggers import CSVLogger, TensorBoardLogger
+    from lightning_fabric.loggers.csv_logs import CSVLogger
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
     loggers: list[Any] = [CSVLogger(folder, name="csv")]
     with suppress(ModuleNotFoundError):  # TensorBoard is optional
