@@ -128,7 +128,7 @@ def test_context_outside_the_fitted_range_is_not_clipped():
 
 def test_context_passed_as_y_is_an_error():
     x = RNG.normal(size=(50, 2))
-    with pytest.raises(ValueError, match="a context is passed as context="):
+    with pytest.raises(ValueError, match="pass a context as context="):
         small().fit(x, x)
 
 
