@@ -295,6 +295,7 @@ def test_info(folder, tmp_path):
         assert words in out
     facts = json.loads(succeeds("info", folder / "model.elf", "--json")[0])
     assert (facts["shape"], facts["classes"], facts["training"]["steps"]) == ([1, 8, 8], 0, 4)
+    assert (facts["activation"], facts["images"]) == ("FELU", 36)
     sizes = {"scales": 1, "transforms": 1, "units": 2, "channels": 2, "blocks": 1}
     elflow.save(elflow.ImageELF((2, 4, 4), levels=2, context=5, **sizes), tmp_path / "own.elf")
     out, _ = succeeds("info", tmp_path / "own.elf")
@@ -311,19 +312,15 @@ def test_a_header_without_training_facts(folder, tmp_path):
     tensors = safetensors.torch.load_file(folder / "model.elf")
     with safetensors.safe_open(folder / "model.elf", "pt") as file:
         header = file.metadata()
-    for notes in [
-        "",
-        "[]",
-        "{}",
-        '{"images": "3", "bits_per_dim": "x"}',
-        '{"bits_per_dim": 1.5, "standard_error": "x"}',
-    ]:
-        for training in ["", "[]", "{}", '{"history": 3}']:
-            changed = header | {"notes": notes, "training": training}
-            safetensors.torch.save_file(tensors, tmp_path / "m.elf", changed)
-            assert "steps in" not in succeeds("info", tmp_path / "m.elf")[0]
-        safetensors.torch.save_file(tensors, tmp_path / "m.elf", header | {"notes": notes})
-        assert "4 steps in" in succeeds("info", tmp_path / "m.elf")[0]
+    model = tmp_path / "m.elf"
+    for notes in ["{}", '{"images": "3", "bits_per_dim": "x"}', '{"bits_per_dim": 1.5, "standard_error": "x"}']:
+        safetensors.torch.save_file(tensors, model, header | {"notes": notes})
+        assert "4 steps in" in succeeds("info", model)[0]
+        safetensors.torch.save_file(tensors, model, {k: v for k, v in header.items() if k != "training"})
+        assert "steps in" not in succeeds("info", model)[0]
+    for damaged in [{"notes": "[]"}, {"notes": ""}, {"training": "[]"}, {"training": "{}"}, {"training": "{"}]:
+        safetensors.torch.save_file(tensors, model, header | damaged)
+        assert "MODEL must be a model saved by elflow" in fails("info", model)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +328,7 @@ def test_a_header_without_training_facts(folder, tmp_path):
     [
         (["fit-images"], "Missing argument 'DATA'"),
         (["fit-images", "DATA"], "Missing option '--output'"),
-        (["fit-images", "nothing.npz", "-o", "NEW"], "there is none: nothing.npz"),
+        (["fit-images", "nothing.npz", "-o", "NEW"], "DATA must be a file or a folder, and there is none: nothing.npz"),
         (["fit-images", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
         (["fit-images", "DATA", "-o", "no/folder/m.elf"], "--output must be in an existing folder"),
         (["fit-images", "DATA", "-o", "NEW", "--preset", "nix"], "--preset must be one of ['mnist'"),
@@ -352,9 +349,9 @@ def test_a_header_without_training_facts(folder, tmp_path):
         (["fit-images", "DATA", "-o", "NEW", "--samples", "DATA"], "--samples must be a folder, got the file"),
         (["fit-images", "FOLDER", "-o", "NEW", "--samples", "INSIDE"], "--samples must not be a folder in"),
         (["fit-images", "DATA", "-o", "NEW", "--seed", "99999999999"], "'--seed'"),
-        (["score-images", "MODEL", "nothing.npz"], "there is none: nothing.npz"),
-        (["score-images", "nothing.elf", "DATA"], "MODEL must be a file, got nothing.elf, which does not exist"),
-        (["score-images", "DATA", "DATA"], "must be a model saved by elflow"),
+        (["score-images", "MODEL", "nothing.npz"], "DATA must be a file or a folder, and there is none: nothing.npz"),
+        (["score-images", "nothing.elf", "DATA"], "MODEL must be a file, got nothing.elf"),
+        (["score-images", "DATA", "DATA"], "MODEL must be a model saved by elflow"),
         (["score-images", "FLOW", "DATA"], "must be a model written by `elflow fit-images`, got"),
         (["score-images", "MODEL", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
         (["score-images", "MODEL", "DATA", "-o", "scores.xlsx"], "must be a table that ends in one of"),

@@ -44,6 +44,13 @@ def test_resume_with_nothing_to_go_on_from(write, tmp_path):
     assert model.read_bytes() != before
 
 
+def test_resume_beside_a_file_that_is_no_model(write, tmp_path):
+    arguments = ["fit", write(table()), "-o", tmp_path / "m.elf", *QUICK, "--resume"]
+    (tmp_path / "m.elf").write_bytes(b"something else")
+    assert "starting a new training" in succeeds(*arguments)[1]
+    assert "is complete" in succeeds(*arguments)[1]
+
+
 def test_a_model_stopped_by_the_time_limit_is_complete_for_that_limit_only(write, tmp_path):
     arguments = ["fit", write(table()), "-o", tmp_path / "m.elf", "--resume", "--time-limit"]
     assert "stopped at the time limit" in succeeds(*arguments, "0.2s")[0]

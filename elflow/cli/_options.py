@@ -210,13 +210,30 @@ def check_output(output: Path, *inputs: Path) -> None:
     check_not_input(output, *inputs)
 
 
+@contextmanager
+def rename_argument(argument: str, option: str) -> Iterator[None]:
+    """Makes errors name an option instead of the Python argument that it is passed to.
+
+    Example:
+        >>> with rename_argument("path", "DATA"):
+        ...     raise ValueError("path must be a file, got a folder")
+        Traceback (most recent call last):
+        ValueError: DATA must be a file, got a folder
+    """
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if not str(error).startswith(f"{argument} must"):
+            raise
+        raise type(error)(option + str(error).removeprefix(argument)) from error
+
+
 def load_model(path: Path) -> Any:
     """The model in a file, of any kind."""
     import elflow
 
-    if not path.exists():
-        raise FileNotFoundError(f"MODEL must be a file, got {path}, which does not exist")
-    return elflow.load(path)
+    with rename_argument("path", "MODEL"):
+        return elflow.load(path)
 
 
 def load_density(path: Path) -> FlowDensity:
@@ -313,7 +330,10 @@ def _is_model_of(path: Path, fingerprint: str, time_limit: float | None) -> bool
     """Whether a file holds the model of a training with the same data and settings."""
     from elflow.serialization import read_notes, read_training
 
-    training, notes = read_training(path), read_notes(path)
+    try:
+        training, notes = read_training(path), read_notes(path)
+    except (OSError, ValueError):  # no model at all
+        return False
     if training is None or notes.get("fingerprint") != fingerprint:
         return False
     return training.stopped != "time_limit" or notes.get("time_limit") == time_limit

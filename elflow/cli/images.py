@@ -124,7 +124,8 @@ def fit_images(
     from elflow.io.images import read_images
     from elflow.training import fit
 
-    images = read_images(data, split, target)
+    with _options.rename_argument("path", "DATA"):
+        images = read_images(data, split, target)
     _options.set_threads(threads)
     name = preset or _choose_preset(images.x)
     changes = {"levels": levels, "classes": _count_classes(images, data) if classes else None}
@@ -360,7 +361,8 @@ def score_images(
     writer = None if output is None else TableWriter(output)
     flow = _options.load_image_flow(model)
     _options.set_threads(threads)
-    images = read_images(data, split, target)
+    with _options.rename_argument("path", "DATA"):
+        images = read_images(data, split, target)
     context = _check_images(flow, images, data)
     x = images.x[:limit]
     labels = None if images.labels is None else images.labels[:limit].numpy()

@@ -63,7 +63,8 @@ def info(
     from elflow.serialization import read_training
 
     loaded = _options.load_model(model)
-    training = read_training(model)
+    with _options.rename_argument("path", "MODEL"):
+        training = read_training(model)
     facts = _collect_facts(model, loaded, training)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
@@ -96,7 +97,7 @@ def _collect_facts(path: Path, model: Any, training: Training | None) -> dict[st
         config = model.config
         if isinstance(model, elflow.ImageELF):
             notes = read_notes(path)
-            facts |= config | {"activation": config["activation"].name}
+            facts |= config | {"activation": config["activation"]["name"]}
             facts |= {name: notes.get(name) for name in ("images", "bits_per_dim", "standard_error")}
         else:
             facts |= {"features": config["features"], "context": config["context"]}
