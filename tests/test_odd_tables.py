@@ -52,7 +52,7 @@ def test_values_come_back(values):
         assert (back == values).all()
 
 
-def test_long_spans_of_fine_datetimes_are_counted_coarsely():
+def test_long_spans_of_precise_datetimes_are_rounded():
     values = pd.Series(pd.date_range("1900-01-01", "2100-01-01", periods=1001)).astype("datetime64[ns]")
     back = round_trip(values)
     assert (back - values).abs().max() < pd.Timedelta("1ms")
@@ -78,7 +78,7 @@ def test_bounds_of_integers_keep_them_integers():
         (pd.Series(RNG.integers(0, 9, 50)), (0, 5), "between its bounds"),
     ],
 )
-def test_what_cannot_be_modelled(values, declared, message):
+def test_unsupported_columns(values, declared, message):
     with pytest.raises(ValueError, match=message):
         Column.fit(values.rename("c"), declared)
 
@@ -98,7 +98,7 @@ def test_a_repeated_index_does_not_matter():
     assert np.array_equal(density.score_samples(frame), density.score_samples(frame.reset_index(drop=True)))
 
 
-def test_dates_of_python():
+def test_python_dates():
     days = [datetime.date(2024, 1, 1) + datetime.timedelta(days=int(d)) for d in RNG.integers(0, 50, 60)]
     frame = pd.DataFrame({"day": pd.Series(days, dtype=object), "x": RNG.normal(size=60)})
     density = small().fit(frame)
@@ -107,7 +107,7 @@ def test_dates_of_python():
     assert small().fit(pl.DataFrame({"day": days, "x": frame["x"].to_numpy()})).sample(3).shape == (3, 2)
 
 
-def test_atoms_of_continuous_columns_are_told():
+def test_atoms_of_continuous_columns_give_a_warning():
     frame = pd.DataFrame({"rain": np.where(RNG.random(300) < 0.6, 0.0, RNG.lognormal(size=300))})
     message = r"column 'rain' is continuous, but \d+% of its values are 0"
     for call in (lambda: Schema.fit(frame), lambda: small().fit(frame)):
@@ -117,7 +117,7 @@ def test_atoms_of_continuous_columns_are_told():
         assert caught[0].filename == __file__  # the line of the caller, not one of elflow
 
 
-def test_context_beyond_what_was_seen_is_not_pulled_back():
+def test_context_outside_the_fitted_range_is_not_clipped():
     c = RNG.random(300)
     x = (5 * c + 0.1 * RNG.normal(size=300))[:, None]
     density = small(max_steps=100).fit(x, context=c)
@@ -126,14 +126,14 @@ def test_context_beyond_what_was_seen_is_not_pulled_back():
     assert numbers[3] < numbers[0] < numbers[1] < numbers[2]
 
 
-def test_a_context_in_the_place_of_y_is_an_error():
+def test_context_passed_as_y_is_an_error():
     x = RNG.normal(size=(50, 2))
-    with pytest.raises(ValueError, match="a context is passed as context="):
+    with pytest.raises(ValueError, match="pass a context as context="):
         small().fit(x, x)
 
 
-def test_quantiles_do_not_look_at_the_column_itself():
-    """Neither its values nor whether they are there; and the table may come without the column."""
+def test_quantiles_ignore_the_column_itself():
+    """Its values have no effect, may be missing, and the whole column may be left out."""
     frame = pd.DataFrame({"t": RNG.choice(["a", "b", "c"], 300), "x": RNG.normal(size=300)})
     frame.loc[:20, "x"] = np.nan
     density = small(missing="model", max_steps=50).fit(frame)
@@ -160,7 +160,7 @@ def test_conditional_distribution_far_from_the_centre():
     assert share == pytest.approx(0.9, abs=0.05)
 
 
-def test_conditioning_on_what_is_impossible_is_an_error():
+def test_conditioning_on_impossible_values_is_an_error():
     frame = pd.DataFrame({"x": RNG.random(100), "y": RNG.normal(size=100)})
     density = small(columns={"x": (0, 1)}).fit(frame)
     with pytest.raises(ValueError, match="bounds of the columns conditioned on, got 1 rows outside"):

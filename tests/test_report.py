@@ -19,14 +19,14 @@ from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
 
 from elflow import ELF, report
+from elflow.report.baselines import baselines, kernel_density
 from elflow.report._compare import area, correlations, dependent, marginal, two_sample
 from elflow.report._measure import measure
 from elflow.report._pit import conditional
 from elflow.report._plots import STYLE
 from elflow.report._tables import Column
 from elflow.report._verdicts import decimals, verdicts
-from elflow.report.baselines import baselines, kernel_density
-from elflow.tabular.estimator import FlowDensity
+from elflow.tabular import FlowDensity
 
 SMALL = {"transforms": 1, "units": 8, "hidden_features": (16,)}
 SECTIONS = ["training", "likelihood", "marginals", "pairs", "pit", "correlations", "anomalies", "two-sample", "inverse"]
@@ -159,7 +159,7 @@ def test_same_seed_same_page(table, density, written, tmp_path):
 
 def test_held_out_rows_are_judged(table, density, written):
     found, _ = written
-    mask = density.held_out(table)
+    mask = density.validation_mask(table)
     assert found.held_out
     assert found.n_test == mask.sum()
     assert found.n_train == (~mask).sum()

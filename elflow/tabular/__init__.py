@@ -1,5 +1,7 @@
 """Densities of tables: `FlowDensity`, its schema and columns, and helpers for tables of any library."""
 
+from elflow.tabular._flow import SAMPLE_BLOCK
+from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular.columns import COLUMN_KINDS, Column
 from elflow.tabular.conditional import Conditional
 from elflow.tabular.estimator import N_DRAWS, FlowDensity
@@ -9,13 +11,16 @@ from elflow.tabular.schema import Schema
 __all__ = [
     "COLUMN_KINDS",
     "N_DRAWS",
+    "SAMPLE_BLOCK",
     "Column",
     "Conditional",
     "ContextTable",
     "FlowDensity",
+    "RandomState",
     "Schema",
     "Table",
     "as_frame",
+    "as_generator",
     "digest",
     "fingerprint",
     "from_frame",

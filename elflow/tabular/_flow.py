@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,21 +15,25 @@ from elflow.flows.dequantization import Cells, Dequantized
 from elflow.flows.named import build_flow
 from elflow.flows.whitening import Whitened
 from elflow.tabular._arrays import BoolArray, FloatArray
+from elflow.tabular._random import use_generator
 from elflow.tabular.schema import Schema
 from elflow.training import Rows
 
 __all__ = [
-    "build",
+    "SAMPLE_BLOCK",
+    "build_model",
     "encode_context",
     "encode_rows",
+    "iter_samples",
     "measure_inverse_residual",
-    "sample_rows",
     "score_rows",
     "split_mask",
 ]
 
-MAX_BLOCK_ROWS = 2**16
-"""Maximum number of rows, times draws, that are scored or sampled at a time."""
+MAX_SCORED_ROWS = 2**16
+"""Maximum number of rows, times draws, that are scored at a time."""
+SAMPLE_BLOCK = 2**16
+"""Number of rows that are sampled at a time."""
 
 
 def split_mask(count: int, share: float, seed: int) -> BoolArray:
@@ -38,7 +43,7 @@ def split_mask(count: int, share: float, seed: int) -> BoolArray:
     return mask
 
 
-def build(
+def build_model(
     name: str, schema: Schema, context_schema: Schema | None, options: dict[str, Any], dequantization: str
 ) -> Dequantized:
     """Build a flow with new weights for the rows of a table; `whiten` is one of its options."""
@@ -72,7 +77,7 @@ def score_rows(model: Dequantized, rows: Rows, n_draws: int) -> FloatArray:
     n_draws = n_draws if n_cells else 1
     noise = torch.from_numpy(draw_quasi_random(n_draws, n_cells)[:, None]) if n_cells else None
     blocks = []
-    for start in range(0, len(rows), size := max(1, MAX_BLOCK_ROWS // n_draws)):
+    for start in range(0, len(rows), size := max(1, MAX_SCORED_ROWS // n_draws)):
         block = rows.take(slice(start, start + size))
         bounds = model(block.context).log_prob(block.x, noise).double()
         blocks.append(torch.logsumexp(bounds, 0) - np.log(n_draws) if n_cells else bounds)
@@ -85,16 +90,24 @@ def draw_quasi_random(count: int, dimensions: int) -> FloatArray:
     return np.asarray(qmc.Sobol(dimensions, rng=0).random_base2(power)[:count], np.float64)
 
 
-@torch.no_grad()
-def sample_rows(model: Dequantized, count: int, context: Tensor | None, seed: int) -> FloatArray:
-    """Samples of the features, `(count, features)`; with a context `(count, context)`, one for each of its rows."""
-    blocks = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for start in range(0, count, MAX_BLOCK_ROWS):
-            size = min(MAX_BLOCK_ROWS, count - start)
-            blocks.append(model().sample((size,)) if context is None else model(context[start : start + size]).sample())
-    return torch.cat(blocks).double().numpy()
+def iter_samples(
+    model: Dequantized, n: int, context: Tensor | None, generator: torch.Generator
+) -> Iterator[FloatArray]:
+    """Samples of the features, at most `SAMPLE_BLOCK` rows at a time, `(rows, features)` in each block.
+
+    Arguments:
+        model: The fitted flow.
+        n: Number of rows; with a context, number of consecutive rows for each row of the context.
+        context: Encoded context, `(N, context)`.
+        generator: Source of random numbers, which is advanced.
+    """
+    total = n if context is None else n * len(context)
+    # Blocks have a fixed size: the numbers that torch draws depend on how many are drawn at once.
+    for start in range(0, total, SAMPLE_BLOCK):
+        rows = torch.arange(start, min(start + SAMPLE_BLOCK, total))
+        with torch.no_grad(), use_generator(generator):
+            z = model().sample(rows.shape) if context is None else model(context[rows // n]).sample()
+        yield z.double().numpy()
 
 
 @torch.no_grad()

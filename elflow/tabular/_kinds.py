@@ -145,7 +145,7 @@ def check_within_bounds(name: str, x: FloatArray, bounds: tuple[float, float]) -
     """Check that all values lie within declared bounds."""
     if x.min() < bounds[0] or x.max() > bounds[1]:
         raise ValueError(
-            f"columns[{name!r}] must hold all values between its bounds {bounds}, got {x.min():g} to {x.max():g}"
+            f"column {name!r} must hold all values between its bounds {bounds}, got {x.min():g} to {x.max():g}"
         )
 
 

@@ -247,5 +247,7 @@ def _check_no_missing(frame: pd.DataFrame, fitted: bool = False) -> None:
     counts = counts[counts > 0]
     if len(counts):
         columns = ", ".join(f"{name!r} ({count})" for name, count in counts.items())
-        remedy = "fill them in or drop them" + ("" if fitted else ", or model them with missing='model'")
+        remedy = "fill them in or drop them"
+        if not fitted:
+            remedy += ", or model them with missing='model' (--missing model)"
         raise ValueError(f"the table must not have missing values (NaN), got some in {columns}: {remedy}")
