@@ -44,7 +44,7 @@ def report(
     frame = pd.concat(scan_table(data, known_columns(est), na_values=na or []), ignore_index=True)
     rows, context = split(est, frame)
     found = pages.write(est, rows, output, context=context, random_state=seed)
-    show([(verdict.title, f"{verdict.value} {verdict.unit}. {verdict.reading}") for verdict in pages.verdicts(found)])
+    show([(verdict.title, f"{verdict.value} {verdict.unit}. {verdict.reading}") for verdict in pages.judge(found)])
     show([("report", str(output))])
 
 
