@@ -9,9 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elflow.activations import PiecewiseQuadratic
-from elflow.kernels._contract import under_transform
-
 
 def check_bound(bound: float) -> None:
     if type(bound) is float and 0 < bound < 1:  # in short: asking whether it is a Real takes a while
@@ -20,11 +17,6 @@ def check_bound(bound: float) -> None:
         raise TypeError(f"bound must be a number in (0, 1), got {type(bound).__name__}")
     if not 0 < bound < 1:
         raise ValueError(f"bound must be in (0, 1), got {bound}")
-
-
-def check_activation(activation: PiecewiseQuadratic) -> None:
-    if not isinstance(activation, PiecewiseQuadratic):
-        raise TypeError(f"activation must be an elflow.activations.PiecewiseQuadratic, got {type(activation).__name__}")
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
@@ -88,7 +80,7 @@ def check_rows(name: str, value: Any, columns: int, of: str, dtype: torch.dtype 
         raise ValueError(
             f"{name} must have the shape (..., {columns}), one column for each {of}, got {tuple(value.shape)}"
         )
-    if not torch.compiler.is_compiling() and not under_transform():  # where there are no numbers to look at
+    if not torch.compiler.is_compiling() and not is_under_transform():  # where there are no numbers to look at
         check_finite(name, value)
 
 
@@ -102,11 +94,21 @@ def check_finite(name: str, value: Tensor) -> None:
         )
 
 
+def is_under_transform() -> bool:
+    """Whether a transform of torch.func (vmap, grad, jvp, ...) or forward-mode differentiation is active.
+
+    Tensors are then wrappers without values, which cannot be checked. While compiling the answer is False.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
 def join_names(names: Sequence[str], most: int = 8) -> str:
-    """Names in quotes for an error message, at most so many of them.
+    """Join names for an error message, quoted; only the number of those after the first `most` is given.
 
     Example:
-        >>> join_names(["a", "b"]), join_names(["a", "b", "c"], most=1)
-        ("'a', 'b'", "'a' and 2 more")
+        >>> join_names(["a", "b", "c"], most=2)
+        "'a', 'b' and 1 more"
     """
     return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")

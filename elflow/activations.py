@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["FELU", "QELU", "RELU", "PiecewiseQuadratic"]
+__all__ = ["FELU", "QELU", "RELU", "PiecewiseQuadratic", "check_activation"]
 
 TOLERANCE = 1e-12
 """How exactly the pieces must meet."""
@@ -56,6 +57,14 @@ class PiecewiseQuadratic:
     """By how much the slope jumps at each breakpoint; all zero for a smooth function."""
     _home: int = field(init=False, repr=False, compare=False)
     """The breakpoint where the function is nearest to zero."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The arguments of the constructor, as JSON stores them."""
+        return {
+            "breakpoints": list(self.breakpoints),
+            "pieces": [list(piece) for piece in self.pieces],
+            "name": self.name,
+        }
 
     def __post_init__(self) -> None:
         points = tuple(float(p) for p in self.breakpoints)
@@ -129,6 +138,19 @@ class PiecewiseQuadratic:
         """The pieces between the ends: half the curvature, where it begins and where it ends."""
         inner = zip(self.pieces[1:-1], self.breakpoints, self.breakpoints[1:], strict=False)
         return [(piece[2], left, right) for piece, left, right in inner]
+
+
+def check_activation(activation: PiecewiseQuadratic) -> None:
+    """Raise TypeError unless the argument is a `PiecewiseQuadratic`.
+
+    Example:
+        >>> check_activation(torch.relu)
+        Traceback (most recent call last):
+        ...
+        TypeError: activation must be an elflow.activations.PiecewiseQuadratic, got builtin_function_or_method
+    """
+    if not isinstance(activation, PiecewiseQuadratic):
+        raise TypeError(f"activation must be an elflow.activations.PiecewiseQuadratic, got {type(activation).__name__}")
 
 
 def _value(piece: Sequence[float], u: float) -> float:

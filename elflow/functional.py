@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from elflow import kernels
-from elflow._checks import check_activation, check_bound, check_count
-from elflow.activations import FELU, PiecewiseQuadratic
+from elflow._checks import check_bound, check_count
+from elflow.activations import FELU, PiecewiseQuadratic, check_activation
 from elflow.kernels import reference
 
 __all__ = ["bump_size", "bumps", "elf", "elf_bumps", "elf_bumps_inverse", "elf_inverse", "felu", "lipschitz"]

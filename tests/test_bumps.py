@@ -83,12 +83,23 @@ def test_logarithms_are_clamped(implementation):
     assert phi.grad.isfinite().all()
 
 
-def test_nan_is_an_error_not_a_number(implementation):
+@pytest.mark.parametrize("function", [elf_bumps, elf_bumps_inverse])
+def test_nan_is_an_error_not_a_number(implementation, function):
     for column in range(bump_size(4)):
         phi = random_phi(3, units=4)
         phi[1, column] = torch.nan
-        with pytest.raises(ValueError, match="must be finite"):
-            elf_bumps(torch.zeros(3, dtype=torch.float64), phi, 4)
+        with pytest.raises(kernels.NonFiniteError, match="phi must be finite, got 1 of 33 values"):
+            function(torch.zeros(3, dtype=torch.float64), phi, 4)
+
+
+@pytest.mark.parametrize("function", [elf_bumps, elf_bumps_inverse])
+def test_nan_in_compiled_code_is_the_same_error(function):
+    torch._dynamo.reset()
+    phi = random_phi(3, units=4)
+    phi[1, 2] = torch.nan
+    compiled = torch.compile(lambda x, phi: function(x, phi, 4), fullgraph=True, backend="aot_eager", dynamic=False)
+    with pytest.raises(kernels.NonFiniteError, match="phi must be finite, got 1 of 33 values"):
+        compiled(torch.zeros(3, dtype=torch.float64), phi)
 
 
 def test_other_activations_take_the_reference():

@@ -223,7 +223,7 @@ def test_file(flow, tmp_path):
     pd.testing.assert_frame_equal(same.sample(2, context.head(3), 0), density.sample(2, context.head(3), 0))
     assert np.array_equal(same.held_out(frame), density.held_out(frame))
     assert np.array_equal(same.anomaly_score(frame, context), density.anomaly_score(frame, context))
-    assert same.history_ == density.history_
+    assert same.training_ == density.training_ == elflow.serialization.read_training(tmp_path / "model.elf")
     assert same.random_state == 0
     assert list(same.feature_names_in_) == list(frame.columns)
 
@@ -323,7 +323,7 @@ def test_checkpoint_goes_on_to_the_same_density(tmp_path):
     again = small(max_steps=100).fit(x, checkpoint=tmp_path / "c")
     for other in (first, again):
         assert np.array_equal(whole.score_samples(x), other.score_samples(x))
-    with pytest.raises(ValueError, match="checkpoint must be of the same data"):
+    with pytest.raises(ValueError, match="checkpoint must belong to the same data"):
         small(max_steps=100).fit(x + 1, checkpoint=tmp_path / "c")
 
 
@@ -395,5 +395,5 @@ def test_a_rate_that_is_far_too_high_is_told():
     x = np.random.default_rng(0).normal(size=(300, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        with pytest.raises(FloatingPointError, match="lower the rate, which began at 1e"):
+        with pytest.raises(FloatingPointError, match="lower learning_rate, which was 1e"):
             small(learning_rate=1e6, max_steps=100).fit(x)

@@ -295,9 +295,9 @@ def test_conditional_cdf_and_quantile(name):
     x, c = data(flow, 50)
     q = flow.conditional_cdf(x, c)
     assert ((q > 0) & (q < 1)).all()
-    torch.testing.assert_close(flow.conditional_quantile(q, x, c), x, atol=1e-7, rtol=1e-7)
+    torch.testing.assert_close(flow.conditional_quantile(x, q, c), x, atol=1e-7, rtol=1e-7)
     # the median moves with what it is conditioned on, and is a median
-    median = flow.conditional_quantile(torch.tensor(0.5, dtype=torch.float64), x, c)
+    median = flow.conditional_quantile(x, torch.tensor(0.5, dtype=torch.float64), c)
     for t in range(flow.features):
         moved = x.clone()
         moved[:, t] = median[:, t].detach()
@@ -328,21 +328,21 @@ def test_conditional_cdf_of_samples_is_uniform():
 
 def test_quantiles_at_the_ends():
     flow = elflow.ELF(1, **SMALL)
-    assert flow.conditional_quantile(torch.tensor([[0.0], [1.0]])).tolist() == [[-math.inf], [math.inf]]
+    assert flow.conditional_quantile(None, torch.tensor([[0.0], [1.0]])).tolist() == [[-math.inf], [math.inf]]
 
 
 def test_conditional_cdf_needs_one_order():
     flow = elflow.ELF(3, transforms=2)
-    for call in (flow.conditional_cdf, lambda x: flow.conditional_quantile(x.sigmoid(), x)):
+    for call in (flow.conditional_cdf, lambda x: flow.conditional_quantile(x, x.sigmoid())):
         with pytest.raises(ValueError, match="order='shared'"):
             call(torch.randn(4, 3))
 
 
 def test_one_probability_for_one_feature():
     flow = elflow.ELF(1, **SMALL)
-    assert flow.conditional_quantile(torch.tensor(0.5)).shape == (1,)
+    assert flow.conditional_quantile(None, torch.tensor(0.5)).shape == (1,)
     with pytest.raises(TypeError, match="q must have the dtype of the flow"):
-        flow.conditional_quantile(torch.tensor(0.5, dtype=torch.float64))
+        flow.conditional_quantile(None, torch.tensor(0.5, dtype=torch.float64))
 
 
 def test_orders():
@@ -521,9 +521,9 @@ NAN_ROW[2, 1] = math.nan
         (lambda f, c: f.inverse(torch.randn(5, 3), c, tol=-1), "tol must be positive"),
         (lambda f, c: f(c).sample((1,), method="newton"), "method must be one of"),
         (lambda f, c: f(c).sample(10), r"sample_shape must be a tuple, got 10: write \(10,\)"),
-        (lambda f, c: f.conditional_quantile(torch.tensor(1.5), torch.randn(5, 3), c), r"probabilities in \[0, 1\]"),
-        (lambda f, c: f.conditional_quantile(torch.tensor(0.5), None, c), "x must hold the features to condition on"),
-        (lambda f, c: f.conditional_quantile(0.5, torch.randn(5, 3), c), "q must be a tensor of floats, got float"),
+        (lambda f, c: f.conditional_quantile(torch.randn(5, 3), torch.tensor(1.5), c), r"probabilities in \[0, 1\]"),
+        (lambda f, c: f.conditional_quantile(None, torch.tensor(0.5), c), "x must hold the features to condition on"),
+        (lambda f, c: f.conditional_quantile(torch.randn(5, 3), 0.5, c), "q must be a tensor of floats, got float"),
     ],
 )
 def test_bad_calls(call, message):

@@ -109,16 +109,17 @@ def test_parameters_must_be_finite(implementation, name, value, generator):
     arguments[name].view(-1)[3] = value
     message = rf"{name} must be finite, got 1 of \d+ values that are NaN or infinite"
     for function in (lambda: elf(torch.zeros(9), **arguments), lambda: elf_inverse(torch.zeros(9), **arguments)):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(kernels.NonFiniteError, match=message):
             function()
     if name != "b2":
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(kernels.NonFiniteError, match=message):
             lipschitz(w1, b1, w2)
 
 
 def test_products_that_overflow(implementation):
     huge = torch.full((1,), 1e200, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"w1 \* w2 must be finite"):
+    message = r"w1 \* w2 must be finite, got 1 of 1 networks whose product exceeds the largest float64"
+    with pytest.raises(kernels.NonFiniteError, match=message):
         lipschitz(huge, torch.zeros_like(huge), huge)
 
 

@@ -159,6 +159,7 @@ def test_what_users_wrote_is_escaped(written):
     assert "東京" in content
 
 
+@pytest.mark.slow
 def test_same_seed_same_page(table, density, written, tmp_path):
     path = tmp_path / "again.html"
     state = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
@@ -186,7 +187,7 @@ def test_validation_rows_are_judged(table, density, written):
     ("make", "absent"),
     [
         (lambda rng: rng.normal(size=(200, 1)), {"pairs", "correlations"}),
-        (lambda rng: rng.normal(size=(50, 60)) @ rng.normal(size=(60, 60)), set()),
+        pytest.param(lambda rng: rng.normal(size=(50, 60)) @ rng.normal(size=(60, 60)), set(), marks=pytest.mark.slow),
         (lambda rng: pl.from_pandas(mixed(40).dropna()[:30]), set()),
         (lambda rng: pa.table({"a": rng.normal(size=50), "b": rng.choice(["x", "y"], 50)}), set()),
         (lambda rng: pd.DataFrame({"only": rng.choice(["x", "y", "z"], 60), "one": 1.0}), set()),

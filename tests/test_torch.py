@@ -35,6 +35,22 @@ def test_compiles_into_one_graph(backend, arguments):
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("name", ["elf", "elf_inverse", "lipschitz"])
+def test_non_finite_error_crosses_the_operator_boundary(name, arguments):
+    """Compiled code raises the same class with the same message as eager code, not a wrapper of torch."""
+    torch._dynamo.reset()
+    function = getattr(functional, name)
+    given = [t.detach() for t in (arguments[1:4] if name == "lipschitz" else arguments)]
+    given[-1].view(-1)[2] = torch.nan
+    message = f"^{'w2' if name == 'lipschitz' else 'b2'} must be finite, got 1 of {given[-1].numel()} values"
+    with kernels.backend("native"):
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
+        for call in (function, compiled):
+            with pytest.raises(kernels.NonFiniteError, match=message) as raised:
+                call(*given)
+            assert type(raised.value) is kernels.NonFiniteError
+
+
 def test_compiles_with_inductor_and_any_batch_size(generator):
     torch._dynamo.reset()
     compiled = torch.compile(lambda *t: functional.elf(*t)[0].sum(), fullgraph=True, dynamic=True)

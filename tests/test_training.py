@@ -1,18 +1,57 @@
-"""The training loop: it learns known densities, and never goes on from a number that is not one."""
+"""The training loop: any flow, known densities, exact resume, the best weights, schedules, limits and the guard."""
 
+import csv
 import math
+import os
+import time
+import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 import zuko
+from lightning_fabric import Fabric
+from torch.optim import SGD
 
 import elflow
 from elflow.datasets import toy
-from elflow.training import train
+from elflow.training import SCHEDULES, Recipe, Rows, Training, fit, image_recipe, loop
+from elflow.training.rows import RowSource
+
+TINY = Recipe(max_steps=40, round_steps=10, batch_size=64)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def data(count=600, features=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, features, generator=generator)
+    x[:, 0] += x[:, -1] ** 2
+    return Rows(x[: count * 5 // 6]), Rows(x[count * 5 // 6 :])
+
+
+def small(**options):
+    torch.manual_seed(0)
+    return elflow.ELF(2, transforms=1, units=4, hidden_features=(8,), **options)
+
+
+def same(a, b):
+    return all(torch.equal(value, b.state_dict()[key]) for key, value in a.state_dict().items())
+
+
+def stepping(steps, **options):
+    """A recipe whose learning rate is halved three times."""
+    return Recipe(max_steps=steps, schedule="step", halve_every=max(1, steps // 4), ema_decay=0.995, **options)
 
 
 def gap(flow, distribution, n=20_000):
-    """By how much the flow's mean log-density is below the best possible, and its standard error."""
+    """Mean log-density of the flow below the best possible one, and its standard error."""
     torch.manual_seed(123)
     x = distribution.sample((n,))
     with torch.no_grad():
@@ -20,84 +59,489 @@ def gap(flow, distribution, n=20_000):
     return difference.mean(), difference.std() / math.sqrt(n)
 
 
+@pytest.mark.parametrize("kind", [elflow.ELF, zuko.flows.NSF, zuko.flows.MAF, zuko.flows.NICE, zuko.flows.NAF])
+def test_every_flow_learns(kind):
+    torch.manual_seed(0)
+    rows, validation = data()
+    flow = kind(features=2)
+    before = -flow().log_prob(validation.x).mean().item()
+    best, training = fit(flow, rows, validation, Recipe(max_steps=60, round_steps=20, batch_size=64))
+    assert not best.training
+    assert -best().log_prob(validation.x).mean().item() < before
+    assert [entry["step"] for entry in training.history] == [20, 40, 60]
+    assert training.stopped == "max_steps"
+
+
 @pytest.mark.parametrize("features", [1, 3])
-def test_learns_a_gaussian(features):
+def test_learns_a_gaussian_from_a_stream(features):
     scale, loc = 0.1 + torch.arange(features), 10.0 * torch.arange(features)
     flow = elflow.ELF(features, transforms=1, units=8, hidden_features=(32,))
-    flow, history = train(flow, lambda: loc + scale * torch.randn(256, features), steps=200, halve_every=50)
+    flow, training = fit(flow, lambda: loc + scale * torch.randn(256, features), recipe=stepping(200))
     entropy = 0.5 * math.log(2 * math.pi * math.e) * features + scale.log().sum()
     x = loc + scale * torch.randn(20_000, features)
     with torch.no_grad():
         assert flow().log_prob(x).mean() > -entropy - 0.03
-    assert len(history.loss) == 200
+    assert training.steps == 200
+    assert "validation" not in training.history[-1]
     assert not flow.training
 
 
-def test_learns_eight_gaussians_from_few_steps():
+def test_learns_eight_gaussians_in_few_steps():
     distribution = toy.EightGaussians()
     flow = elflow.ELF(2, transforms=1, units=32, hidden_features=(64, 64), bound=0.999)
-    flow, _ = train(flow, lambda: distribution.sample((128,)), steps=1000, rate=5e-3, halve_every=250)
+    flow, _ = fit(flow, lambda: distribution.sample((128,)), recipe=stepping(1000, learning_rate=5e-3))
     difference, error = gap(flow, distribution)
     assert -4 * error < difference < 0.1
 
 
-def test_learns_what_depends_on_a_context():
+def test_learns_a_dependence_on_context():
     def batch():
         c = torch.rand(256, 1)
         return 5 * c + 0.1 * torch.randn(256, 1), c
 
-    flow, _ = train(elflow.ELF(1, 1, transforms=1, units=8, hidden_features=(32,)), batch, steps=500, halve_every=125)
+    flow, _ = fit(elflow.ELF(1, 1, transforms=1, units=8, hidden_features=(32,)), batch, recipe=stepping(500))
     c = torch.tensor([[0.1], [0.9]])
-    median = flow.conditional_quantile(torch.full((2, 1), 0.5), c=c)
+    median = flow.conditional_quantile(None, torch.full((2, 1), 0.5), c)
     torch.testing.assert_close(median, 5 * c, atol=0.1, rtol=0)
 
 
 def test_takes_the_batches_of_a_data_loader():
     rows = torch.utils.data.TensorDataset(torch.randn(64, 2), torch.randn(64, 3))
     batches = iter(torch.utils.data.DataLoader(rows, batch_size=16))
-    _, history = train(elflow.ELF(2, 3, units=4), lambda: next(batches), steps=4, clip=math.inf)
-    assert len(history.loss) == 4
+    recipe = Recipe(max_steps=4, round_steps=2, max_grad_norm=math.inf)
+    _, training = fit(elflow.ELF(2, 3, units=4), lambda: next(batches), recipe=recipe)
+    assert training.steps == 4
+    assert next(batches, None) is None  # none was lost to the initialisation
 
 
-def test_trains_zukos_flows():
-    flow, history = train(zuko.flows.MAF(2, hidden_features=(16,)), lambda: torch.randn(64, 2), steps=20)
-    assert isinstance(flow, zuko.flows.MAF)
-    assert all(math.isfinite(loss) for loss in history.loss)
+def test_streams_resume_exactly(tmp_path):
+    def batch():
+        return torch.randn(64, 2)
+
+    whole, _ = fit(small(), batch, recipe=TINY)
+    half = replace(TINY, max_steps=20)
+    fit(small(), batch, recipe=half, checkpoint=tmp_path / "c")
+    state = torch.load(tmp_path / "c", weights_only=True)
+    state["state"]["stopped"] = ""  # as after a crash at step 20
+    torch.save(state, tmp_path / "c")
+    resumed, _ = fit(small(), batch, recipe=TINY, checkpoint=tmp_path / "c")
+    assert same(resumed, whole)
+
+
+def test_tensors_and_pairs_are_rows():
+    rows, validation = data()
+    c = torch.zeros(len(rows), 1), torch.zeros(len(validation), 1)
+    expected, _ = fit(small(), rows, validation, TINY)
+    plain, _ = fit(small(), rows.x, validation.x, TINY)
+    assert same(plain, expected)
+    pairs, _ = fit(small(context=1), (rows.x, c[0]), [validation.x, c[1]], TINY)
+    assert pairs.context == 1
+    with pytest.raises(TypeError, match=r"data must be Rows, a tensor or a pair \(x, context\) of tensors, got str"):
+        fit(small(), "data.csv", validation, TINY)
+    with pytest.raises(TypeError, match=r"data\(\) must be Rows"):
+        fit(small(), lambda: [1.0, 2.0], recipe=TINY)
 
 
 def test_the_average_is_an_average():
-    flow = elflow.ELF(1, transforms=1, units=4)
-    averaged, _ = train(flow, lambda: torch.randn(64, 1), steps=30, decay=0.9)
-    last, _ = train(flow, lambda: torch.randn(64, 1), steps=1, decay=0.0)
-    for a, b, c in zip(averaged.parameters(), last.parameters(), flow.parameters(), strict=True):
-        assert (b == c).all()
-        assert not (a == c).all()
+    rows, _ = data()
+    averaged, _ = fit(small(), rows, recipe=replace(TINY, ema_decay=0.9))
+    last, _ = fit(small(), rows, recipe=replace(TINY, ema_decay=0.0))
+    weights = []
+    for steps in range(1, 41):
+        flow, _ = fit(small(), rows, recipe=replace(TINY, ema_decay=0.0, max_steps=steps, schedule="constant"))
+        weights.append(next(flow.parameters()).detach())
+    start = small()
+    start.initialize(rows.x)
+    expected = next(start.parameters()).detach().clone()
+    for count, weight in enumerate(weights, start=1):
+        keep = min(0.9, (1 + count) / (10 + count))
+        expected = keep * expected + (1 - keep) * weight
+    torch.testing.assert_close(next(averaged.parameters()).detach(), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(next(last.parameters()).detach(), weights[-1])
 
 
-def test_progress_is_told():
-    told = []
-    flow = elflow.ELF(1, transforms=1, units=4)
-    _, history = train(flow, lambda: torch.randn(64, 1), steps=5, progress=lambda step, loss: told.append((step, loss)))
-    assert told == list(enumerate(history.loss, start=1))
+def test_after_each_round_a_function_is_called_and_may_draw_random_numbers():
+    rows, validation = data()
+    seen = []
+
+    def look(flow, entry):
+        assert not flow.training
+        torch.rand(100)
+        seen.append((entry["step"], float(flow().log_prob(validation.x).mean().detach())))
+
+    quiet, _ = fit(small(), rows, validation, TINY)
+    watched, training = fit(small(), rows, validation, TINY, on_round_end=look)
+    assert [step for step, _ in seen] == [10, 20, 30, 40]
+    assert [score for _, score in seen] == pytest.approx([entry["validation"] for entry in training.history], abs=1e-4)
+    assert same(quiet, watched)
 
 
-def test_stops_at_what_is_not_a_number():
-    class Broken(zuko.flows.MAF):
-        def forward(self, c=None):
+def test_the_given_flow_is_not_modified():
+    flow = small()
+    state = {key: value.clone() for key, value in flow.state_dict().items()}
+    fit(flow, *data(), TINY)
+    assert all(torch.equal(value, state[key]) for key, value in flow.state_dict().items())
+
+
+def test_the_held_out_likelihood_is_that_of_the_returned_weights():
+    rows, validation = data()
+    best, training = fit(small(), rows, validation, TINY)
+    score = best().log_prob(validation.x).mean().item()
+    assert score == pytest.approx(max(entry["validation"] for entry in training.history), abs=1e-5)
+
+
+def test_same_seed_same_weights_and_other_seed_others():
+    rows, validation = data()
+    runs = [fit(small(), rows, validation, TINY, seed=seed)[0] for seed in (1, 1, 2)]
+    assert same(runs[0], runs[1])
+    assert not same(runs[0], runs[2])
+
+
+def test_random_numbers_of_the_caller_are_unchanged():
+    flow = small()
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    fit(flow, *data(), TINY)
+    assert torch.equal(torch.rand(3), expected)
+
+
+class CrashError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("crash", [3, 10, 27])
+def test_resume_is_exact(schedule, crash, tmp_path, monkeypatch):
+    rows, validation = data()
+    recipe = replace(
+        TINY, max_steps=45, schedule=schedule, halve_every=15, warmup_steps=5, hold_steps=20, plateau_patience=1
+    )
+    whole, _ = fit(small(), rows, validation, recipe)
+    step = loop._Run.train_step
+
+    def crashing(self, batch):
+        if self.step == crash:
+            raise CrashError
+        return step(self, batch)
+
+    path = tmp_path / "checkpoint"
+    monkeypatch.setattr(loop._Run, "train_step", crashing)
+    with pytest.raises(CrashError):
+        fit(small(), rows, validation, recipe, checkpoint=path)
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == (["checkpoint"] if crash >= 10 else [])
+    resumed, training = fit(small(), rows, validation, recipe, checkpoint=path)
+    assert same(resumed, whole)
+    assert [entry["step"] for entry in training.history] == [10, 20, 30, 40, 45]
+    finished, _ = fit(small(), rows, validation, recipe, checkpoint=path)
+    assert same(finished, whole)
+
+
+def test_early_stopping_resumes_as_stopped(tmp_path):
+    """A training that had run out of patience does not continue when it is resumed."""
+    rows, validation = data(60)
+    recipe = Recipe(learning_rate=0.05, max_steps=2000, round_steps=10, batch_size=16, patience=2)
+    best, training = fit(small(), rows, validation, recipe, checkpoint=tmp_path / "c")
+    assert training.stopped == "patience"
+    scores = [entry["validation"] for entry in training.history]
+    assert len(scores) - 1 - scores.index(max(scores)) == 2
+    again, second = fit(small(), rows, validation, recipe, checkpoint=tmp_path / "c")
+    assert same(best, again)
+    assert second.history == training.history
+
+
+def test_checkpoints_of_other_data_are_refused(tmp_path):
+    rows, validation = data()
+    fit(small(), rows, validation, TINY, checkpoint=tmp_path / "c", fingerprint="one")
+    with pytest.raises(ValueError, match="checkpoint must belong to the same data and settings"):
+        fit(small(), rows, validation, TINY, checkpoint=tmp_path / "c", fingerprint="two")
+    (tmp_path / "d").write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match="checkpoint must be a file written by elflow"):
+        fit(small(), rows, validation, TINY, checkpoint=tmp_path / "d")
+
+
+def test_time_limit_keeps_the_best_weights_so_far():
+    best, training = fit(small(), *data(), Recipe(max_steps=100_000, round_steps=5_000, batch_size=64, time_limit=1.0))
+    assert training.stopped == "time_limit"
+    assert training.seconds < 30
+    assert math.isfinite(training.history[-1]["validation"])
+    assert not best.training
+
+
+@pytest.fixture
+def slow_steps(monkeypatch):
+    """A clock that advances by one second in each step, and only then."""
+    now = [0.0]
+    step = loop._Run.train_step
+
+    def ticking(self, batch):
+        now[0] += 1
+        return step(self, batch)
+
+    monkeypatch.setattr(loop._Run, "train_step", ticking)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+
+def test_a_resume_after_the_time_limit_is_exact(tmp_path, slow_steps):
+    """The round that the time limit cut short is repeated whole, so that the weights are those of one long run."""
+    rows, validation = data()
+    whole, _ = fit(small(), rows, validation, TINY)
+    _, first = fit(small(), rows, validation, replace(TINY, time_limit=25.0), checkpoint=tmp_path / "c")
+    assert (first.stopped, first.steps, first.seconds) == ("time_limit", 25, 25.0)
+    resumed, second = fit(small(), rows, validation, TINY, checkpoint=tmp_path / "c")
+    assert (second.stopped, second.steps) == ("max_steps", 40)
+    assert [entry["step"] for entry in second.history] == [10, 20, 30, 40]
+    assert same(resumed, whole)
+
+
+def test_the_time_limit_is_over_all_runs(tmp_path, slow_steps):
+    rows, validation = data()
+    _, first = fit(small(), rows, validation, replace(TINY, time_limit=20.0), checkpoint=tmp_path / "c")
+    assert first.steps == 20
+    _, second = fit(small(), rows, validation, replace(TINY, time_limit=20.0), checkpoint=tmp_path / "c")
+    assert (second.steps, second.stopped) == (20, "time_limit")
+    _, third = fit(small(), rows, validation, replace(TINY, time_limit=30.0), checkpoint=tmp_path / "c")
+    assert (third.steps, third.seconds, third.stopped) == (30, 30.0, "time_limit")
+
+
+def breaking(monkeypatch, step, training=True):
+    """Makes the log-likelihood NaN once."""
+    real, calls = loop.LogLikelihood.forward, [0]
+
+    def broken(self, rows):
+        total, weight = real(self, rows)
+        calls[0] += self.flow.training == training
+        return (total * math.nan, weight) if self.flow.training == training and calls[0] == step else (total, weight)
+
+    monkeypatch.setattr(loop.LogLikelihood, "forward", broken)
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_reported(monkeypatch):
+    breaking(monkeypatch, step=5)
+    with pytest.warns(RuntimeWarning, match="loss was nan .* at step 5: the step is skipped and the learning rate"):
+        best, training = fit(small(), *data(), TINY)
+    assert training.skipped == 1
+    assert training.history[-1]["learning_rate"] == pytest.approx(TINY.learning_rate / 2)
+    assert all(torch.isfinite(p).all() for p in best.parameters())
+
+
+def test_a_network_that_the_kernel_refuses_is_a_skipped_step(monkeypatch):
+    real = loop._Run.train_step
+
+    def overflowing(self, batch):
+        kept = [p.detach().clone() for p in self.parameters]
+        if self.step == 4:
             with torch.no_grad():
-                next(self.parameters()).fill_(math.nan)
+                for p in self.parameters:
+                    p.fill_(math.inf)
+        real(self, batch)
+        with torch.no_grad():
+            if self.step == 5:
+                for p, value in zip(self.parameters, kept, strict=True):
+                    p.copy_(value)
+
+    monkeypatch.setattr(loop._Run, "train_step", overflowing)
+    with pytest.warns(RuntimeWarning, match="loss was nan .* at step 5"):
+        _, training = fit(small(), *data(), TINY)
+    assert training.skipped == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_rows_that_are_not_finite_are_refused_by_name(value):
+    """They are not taken for a bad step, which would be skipped."""
+    rows, validation = data()
+    bad = rows.x.clone()
+    bad[17, 1] = value
+    with pytest.raises(ValueError, match=r"data must be finite, got .* in 1 of its 500 rows, the first of them row 17"):
+        fit(small(), Rows(bad), validation, TINY)
+    with pytest.raises(ValueError, match=r"validation must be finite"):
+        fit(small(), rows, bad, TINY)
+    c = torch.full((500, 1), value)
+    with pytest.raises(ValueError, match=r"data\.context must be finite"):
+        fit(small(context=1), Rows(rows.x, c), None, TINY)
+    with pytest.raises(ValueError, match=r"data\(\) must be finite"):
+        fit(small(), lambda: bad, recipe=TINY)
+
+
+def test_a_value_error_of_a_flow_is_not_a_bad_step():
+    class Refusing(elflow.ELF):
+        def forward(self, c=None):
+            if self.training and self.initialized:
+                raise ValueError("something finite is wrong here")
             return super().forward(c)
 
-    with pytest.raises(FloatingPointError, match="the loss is nan and its gradient nan at step 1: lower the rate"):
-        train(Broken(2), lambda: torch.randn(8, 2), steps=3)
+    with pytest.raises(ValueError, match="something finite is wrong here"):
+        fit(Refusing(2, units=4), *data(), TINY)
 
 
-def test_data_instead_of_a_function():
-    with pytest.raises(TypeError, match="batch must be a function that gives the next batch, got Tensor"):
-        train(elflow.ELF(1), torch.randn(8, 1))
+def test_training_gives_up_when_nothing_is_finite():
+    class Broken(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, c=None):
+            return self
+
+        def log_prob(self, x):
+            return x.sum(-1) * self.weight * math.inf
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with pytest.raises(FloatingPointError, match=r"lower learning_rate, which was 0\.003"):
+            fit(Broken(), *data(), TINY)
 
 
-@pytest.mark.parametrize("changed", [{"steps": 0}, {"rate": -1.0}, {"halve_every": 0}, {"clip": 0.0}, {"decay": 1.0}])
-def test_bad_input(changed):
-    with pytest.raises(ValueError, match=next(iter(changed))):
-        train(elflow.ELF(1), lambda: torch.randn(8, 1), **{"steps": 1} | changed)
+def test_a_held_out_likelihood_that_is_not_finite_is_reported(monkeypatch):
+    breaking(monkeypatch, step=2, training=False)
+    with pytest.warns(RuntimeWarning, match="held-out log-likelihood is nan after step 20"):
+        _, training = fit(small(), *data(), TINY)
+    assert training.stopped == "max_steps"
+    assert len(training.history) == 4
+
+
+def test_logs(tmp_path):
+    fit(small(), *data(), TINY, log_dir=tmp_path)
+    with open(next(tmp_path.glob("csv/*/metrics.csv"))) as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["10", "20", "30", "40"]
+    assert {"validation", "training", "learning_rate"} <= set(rows[0])
+    assert list(tmp_path.glob("tensorboard/*/events*"))
+
+
+def test_the_progress_bar_shows_the_likelihood_and_the_patience_left(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "150")
+    fit(small(), *data(), replace(TINY, patience=7), verbose=True)
+    shown = capsys.readouterr().err
+    assert "nats, held out -" in shown
+    assert "patience 7/7" in shown
+
+
+def test_context_and_weights():
+    """Rows of weight zero do not count."""
+    generator = torch.Generator().manual_seed(0)
+    c = torch.randn(800, 1, generator=generator)
+    x = 2 * c + 0.1 * torch.randn(800, 1, generator=generator)
+    x[:400] = 50.0
+    weight = torch.cat([torch.zeros(400), 2 * torch.ones(400)])
+    flow = elflow.ELF(1, context=1, transforms=1, units=4, hidden_features=(16,))
+    flow.initialize(x[400:], c[400:])
+    recipe = Recipe(learning_rate=1e-2, max_steps=300, round_steps=100, batch_size=128)
+    best, training = fit(flow, Rows(x, c, weight), Rows(x[400:], c[400:], weight[400:]), recipe)
+    assert best(torch.tensor([[1.0]])).sample((500,)).mean().item() == pytest.approx(2, abs=0.2)
+    assert training.history[-1]["validation"] > 0
+
+
+def test_batches_are_slices_of_permutations():
+    rows = Rows(torch.arange(10.0)[:, None])
+    source = RowSource(rows, 5, seed=3)
+    batches = [batch.x for batch in source.batches(range(4))]
+    assert all(len(batch) == 5 for batch in batches)
+    assert sorted(torch.cat(batches[:2]).flatten().tolist()) == list(range(10))
+    later = [batch.x for batch in source.batches(range(2, 4))]
+    assert torch.equal(torch.cat(later), torch.cat(batches[2:]))
+    assert not torch.equal(torch.cat(batches[:2]), torch.cat(batches[2:]))
+    shares = [next(RowSource(rows, 5, 3, rank, 2).batches(range(1))).x for rank in range(2)]
+    assert sorted(torch.cat(shares).flatten().tolist()) == sorted(batches[0].flatten().tolist())
+
+
+def test_mixed_precision_trains():
+    rows, validation = data()
+    best, training = fit(small(), rows, validation, TINY, fabric=Fabric(accelerator="cpu", precision="bf16-mixed"))
+    exact, _ = fit(small(), rows, validation, TINY)
+    assert training.steps == 40
+    assert not same(best, exact)
+    scores = [flow().log_prob(validation.x).mean().item() for flow in (best, exact)]
+    assert scores[0] == pytest.approx(scores[1], abs=0.1)
+
+
+def train_on_two(fabric, path):
+    """One of two processes, each of which trains on its share of the batches."""
+    torch.set_num_threads(1)
+    rows, validation = data()
+    best, training = fit(small(), rows, validation, TINY, fabric=fabric)
+    torch.save({"state": best.state_dict(), "history": training.history}, f"{path}/{fabric.global_rank}")
+
+
+@pytest.mark.slow
+def test_two_processes_agree_with_one(tmp_path):
+    """Each batch is shared between them; without noise the gradients are those of one process."""
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp_spawn")
+    fabric.launch(train_on_two, str(tmp_path))
+    first, second = (torch.load(tmp_path / str(rank), weights_only=True) for rank in range(2))
+    assert all(torch.equal(value, second["state"][key]) for key, value in first["state"].items())
+    rows, validation = data()
+    alone, training = fit(small(), rows, validation, TINY)
+    for key, value in alone.state_dict().items():
+        torch.testing.assert_close(first["state"][key], value, atol=1e-4, rtol=1e-3)
+    scores = [entry["validation"] for entry in first["history"]]
+    assert scores == pytest.approx([entry["validation"] for entry in training.history], abs=1e-4)
+
+
+def rates(recipe, steps):
+    optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=recipe.learning_rate)
+    scheduler = recipe.make_scheduler(optimizer)
+    found = []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+def test_learning_rate_schedules():
+    step = rates(Recipe(learning_rate=1.0, schedule="step", halve_every=3), 7)
+    assert step == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
+    recipe = Recipe(
+        learning_rate=1.0, schedule="warmup-exponential", warmup_steps=4, hold_steps=6, gamma=0.5, min_learning_rate=0.2
+    )
+    assert rates(recipe, 11) == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.5, 0.25, 0.2, 0.2])
+    assert rates(Recipe(learning_rate=1.0, schedule="constant"), 3) == [1, 1, 1]
+    assert rates(Recipe(learning_rate=1.0, schedule="cosine", max_steps=4), 4) == pytest.approx(
+        [1, 0.5 + 0.125**0.5, 0.5, 0.5 - 0.125**0.5]
+    )
+
+
+@pytest.mark.parametrize("level", [-50.0, 0.0, 50.0])
+def test_plateaus_do_not_depend_on_the_sign(level):
+    """A likelihood that falls slowly, or stays the same, halves the rate; one that grows by little does not."""
+    for slope, expected in [(-0.004, 0.25), (0.0, 0.25), (0.004, 1.0)]:
+        optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        scheduler = Recipe(learning_rate=1.0, schedule="plateau", plateau_patience=5).make_scheduler(optimizer)
+        for round_number in range(12):
+            optimizer.step()
+            scheduler.step(level + slope * round_number)
+        assert optimizer.param_groups[0]["lr"] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rate": 0}, "learning_rate must be positive"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"max_steps": 0}, "max_steps must be at least 1"),
+        ({"halve_every": 0}, "halve_every must be at least 1"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm must be positive"),
+        ({"schedule": "sawtooth"}, "schedule must be one of"),
+        ({"time_limit": -1}, "time_limit must be positive"),
+        ({"ema_decay": 1.0}, r"ema_decay must be in \[0, 1\)"),
+        ({"weight_decay": -1}, "weight_decay must not be negative"),
+    ],
+)
+def test_bad_recipes(options, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(**options)
+
+
+def test_bad_image_recipe():
+    with pytest.raises(ValueError, match="size must be one of"):
+        image_recipe("large")
+
+
+@pytest.mark.parametrize("changes", [{"stopped": "boredom"}, {"history": []}, {"seconds": "long"}, {"history": [{}]}])
+def test_bad_records(changes):
+    state = Training([{"step": 1}], 1.0, "patience").to_dict()
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        Training.from_dict(state | changes)

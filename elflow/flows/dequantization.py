@@ -10,6 +10,7 @@ import torch
 from torch import Size, Tensor, nn
 
 from elflow.flows.elf import ELF
+from elflow.nn import InitializesParts
 
 __all__ = ["Cells", "Dequantized"]
 
@@ -38,7 +39,7 @@ class Cells(NamedTuple):
     """Added to the log-density of each row, `(N,)`."""
 
 
-class Dequantized(nn.Module):
+class Dequantized(InitializesParts):
     """A flow over rows that hold cells.
 
     Its distributions have the log-probability of cells, or rather a lower bound: log p(z) where the points z are drawn
@@ -79,9 +80,8 @@ class Dequantized(nn.Module):
     def forward(self, c: Tensor | None = None) -> DequantizedDistribution:
         return DequantizedDistribution(self, c)
 
-    @torch.no_grad()
-    def initialize(self, rows: Cells, c: Tensor | None = None) -> None:
-        """Sets what the flow takes from its first data."""
+    def initialize_parts(self, rows: Cells, c: Tensor | None) -> None:
+        """Sets the parts of the learned noise and of the flow."""
         if self.noise is not None:
             where = self._where(rows, c)
             self.noise.initialize(torch.randn_like(where[..., : len(self.cells)]), where)

@@ -16,28 +16,28 @@ __all__ = ["FlowDistribution"]
 
 
 class FlowDistribution(NormalizingFlow):
-    """zuko's distribution of a flow, which checks what it is given and how its inverse went."""
+    """zuko's distribution of a flow, which checks its arguments and whether the inverse converged."""
 
-    before: Callable[[Tensor], None] | None = None
-    """What is to be done with the first data."""
+    initialize: Callable[[Tensor], None] | None = None
+    """Called with the data of `log_prob` before they are used: data-dependent initialisation."""
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """The log-density of each row of `(..., features)`, in nats."""
+        """Log-density of each row of `(..., features)`, in nats."""
         normal = self.base.base_dist
         check_rows("x", x, self.event_shape[0], "feature", normal.loc.dtype)
-        if self.before is not None:
-            self.before(x)
+        if self.initialize is not None:
+            self.initialize(x)
         z, ladj = self.transform.call_and_ladj(x)
-        return normal.log_prob(z).sum(-1) + ladj  # Independent, which zuko would ask, does not take empty batches
+        return normal.log_prob(z).sum(-1) + ladj  # zuko would ask Independent, which refuses empty batches
 
     def expand(self, batch_shape: Size, new: Any = None) -> FlowDistribution:
-        """The same distribution for a larger batch shape."""
+        """The same distribution with a larger batch shape."""
         expanded = super().expand(batch_shape, new)
-        expanded.before = self.before
+        expanded.initialize = self.initialize
         return expanded
 
     def sample(self, sample_shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
-        """As `rsample`, without gradients."""
+        """Samples without gradients; see `rsample`."""
         with torch.no_grad():
             return self.rsample(sample_shape, method)
 
@@ -45,7 +45,7 @@ class FlowDistribution(NormalizingFlow):
         """Samples, `(*sample_shape, *batch, features)`, with gradients by implicit differentiation.
 
         Arguments:
-            sample_shape: How many for each context.
+            sample_shape: Shape of the samples for each context.
             method: `"exact"` inverts each coordinate in closed form; `"fixed-point"` is the paper's iteration.
         """
         if isinstance(sample_shape, int):
@@ -56,7 +56,7 @@ class FlowDistribution(NormalizingFlow):
         return x
 
     def rsample_and_log_prob(self, sample_shape: Size | Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-        """Samples as of `rsample`, and the log-density of each."""
+        """Samples of `rsample`, and the log-density of each."""
         x = self.rsample(sample_shape)
         z, ladj = self.transform.call_and_ladj(x)
         return x, self.base.base_dist.log_prob(z).sum(-1) + ladj

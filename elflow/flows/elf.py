@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,7 +13,6 @@ from zuko.lazy import LazyTransform
 
 from elflow._checks import (
     as_list,
-    check_activation,
     check_bound,
     check_choice,
     check_count,
@@ -20,7 +20,7 @@ from elflow._checks import (
     check_order,
     check_rows,
 )
-from elflow.activations import FELU, PiecewiseQuadratic
+from elflow.activations import FELU, PiecewiseQuadratic, check_activation
 from elflow.flows.layered import LayeredFlow
 from elflow.functional import bump_size
 from elflow.nn import ActNorm, Hypernetwork
@@ -107,11 +107,32 @@ class ELF(LayeredFlow):
             "units": units,
             "hidden_features": hidden_features,
             "bound": float(bound),
-            "activation": activation,
+            "activation": activation.to_dict(),
             "order": [list(order) for order in orders],
             "rank": rank,
             "scale": bool(scale),
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """An untrained flow with the configuration of another one, `flow.config`."""
+        return cls(**config | {"activation": PiecewiseQuadratic(**config["activation"])})
+
+    @staticmethod
+    def min_numbers(config: dict[str, Any]) -> int:
+        """How many numbers a flow of this configuration stores at least, without building it.
+
+        Example:
+            >>> flow = ELF(features=3)
+            >>> ELF.min_numbers(flow.config) <= sum(value.numel() for value in flow.state_dict().values())
+            True
+        """
+        sizes = {name: check_count(name, config[name]) for name in ("features", "transforms", "units")}
+        features, context = sizes["features"], check_count("context", config["context"], least=0)
+        hidden = check_counts("hidden_features", config["hidden_features"])
+        has_network = hidden and (features > 1 or context)
+        widths = [features + context, *hidden, features - 1 or 1] if has_network else []
+        return sizes["transforms"] * (sum(a * b for a, b in pairwise(widths)) + features * sizes["units"])
 
     def conditional_cdf(self, x: Tensor, c: Tensor | None = None) -> Tensor:
         """F(x_t | the features modelled before t, c) of each feature t, exactly.
@@ -127,7 +148,7 @@ class ELF(LayeredFlow):
 
         Example:
             >>> flow = ELF(features=1, transforms=1)
-            >>> flow.conditional_cdf(flow.conditional_quantile(torch.tensor([[0.05], [0.5]])))
+            >>> flow.conditional_cdf(flow.conditional_quantile(None, torch.tensor([[0.05], [0.5]])))
             tensor([[0.0500],
                     [0.5000]], grad_fn=<MulBackward1>)
         """
@@ -136,13 +157,13 @@ class ELF(LayeredFlow):
         self._check_shared_order("conditional_cdf")
         return torch.special.ndtr(self.transform(c)(x))
 
-    def conditional_quantile(self, q: Tensor, x: Tensor | None = None, c: Tensor | None = None) -> Tensor:
-        """The inverse of `conditional_cdf`: of each feature t, the quantile given the features modelled before it.
+    def conditional_quantile(self, x: Tensor | None, q: Tensor, c: Tensor | None = None) -> Tensor:
+        """Quantile of each feature t given the features modelled before it: the inverse of `conditional_cdf`.
 
         Arguments:
+            x: Points, `(..., features)`. The quantile of feature t depends on the features modelled before t; the
+                others may hold any finite number. None is allowed with one feature.
             q: Probabilities, which broadcast to `(..., features)`.
-            x: Points, `(..., features)`, of which feature t's quantile takes those modelled before t; the others may
-                hold any finite number. May be left out with one feature.
             c: The context, `(..., context)`, or None for a flow without one.
 
         Returns:
@@ -151,7 +172,7 @@ class ELF(LayeredFlow):
         Example:
             >>> flow = ELF(features=3, order="shared")
             >>> x = torch.randn(5, 3)
-            >>> median = flow.conditional_quantile(torch.tensor(0.5), x)[:, 2]  # of the last column, given the others
+            >>> median = flow.conditional_quantile(x, torch.tensor(0.5))[:, 2]  # of the last column, given the others
         """
         if not isinstance(q, Tensor) or not q.is_floating_point():
             raise TypeError(

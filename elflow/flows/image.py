@@ -5,32 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import Size, Tensor, nn
+from torch import Size, Tensor
 from torch.distributions import Distribution
 
-from elflow._checks import check_activation, check_bound, check_choice, check_count, check_rows
-from elflow.activations import FELU, PiecewiseQuadratic
+from elflow._checks import check_bound, check_choice, check_count, check_counts, check_rows
+from elflow.activations import FELU, PiecewiseQuadratic, check_activation
 from elflow.flows._image_input import check_images, condition
 from elflow.flows._progress import settling
-from elflow.flows.layered import look_again
 from elflow.flows.levels import Levels
 from elflow.flows.multiscale import ConvolutionalELFTransform, MultiscaleELF
 from elflow.flows.noise import DEQUANTIZATIONS, ImageNoise
-from elflow.nn import ActNorm
+from elflow.nn import InitializesParts
 from elflow.transforms import invert, warn
 
 __all__ = ["ImageELF"]
 
+MAX_SCALES = 32
+"""Maximum number of scales of a model in a file."""
 START = 512
 """How many images set the ActNorms."""
 AT_ONCE = 2**18
 """How many numbers are scored at a time where no gradients are needed."""
 
 
-class ImageELF(nn.Module):
+class ImageELF(InitializesParts):
     """An exact-Lipschitz flow over images of whole numbers: the paper's image model.
 
     A pixel's level is a cell of (0, 1), in which a point is drawn; its logit is what the flow sees. What `log_prob`
@@ -103,19 +104,34 @@ class ImageELF(nn.Module):
         self.flow = MultiscaleELF(shape, classes or context, scales, transforms, **sizes)
         self.shape = self.flow.shape
         self.noise = ImageNoise(self.shape, levels, **sizes) if dequantization == "variational" else None
-        self._initialized = False
-        self.register_load_state_dict_post_hook(look_again)
         self.config = {
             "shape": list(self.shape),
             "levels": levels,
             "scales": scales,
             "transforms": transforms,
-            **sizes,
+            **sizes | {"activation": activation.to_dict()},
             "dequantization": dequantization,
             "warp": warp,
             "classes": classes,
             "context": context,
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """An untrained flow with the configuration of another one, `flow.config`."""
+        return cls(**config | {"activation": PiecewiseQuadratic(**config["activation"])})
+
+    @staticmethod
+    def min_numbers(config: dict[str, Any]) -> int:
+        """How many numbers a flow of this configuration stores at least, without building it."""
+        names = "scales", "transforms", "units", "channels", "blocks"
+        scales, transforms, units, channels, blocks = (check_count(name, config[name]) for name in names)
+        if scales > MAX_SCALES:
+            raise ValueError(f"scales must be at most {MAX_SCALES}, got {scales}")
+        shape = check_counts("shape", config["shape"])
+        context = sum(check_count(name, config[name], least=0) for name in ("classes", "context"))
+        layer = blocks * channels * (5 * channels + context) + channels * units
+        return 2 * math.prod(shape) + scales * transforms * layer
 
     @property
     def levels(self) -> int:
@@ -140,18 +156,13 @@ class ImageELF(nn.Module):
         """
         return ImageDistribution(self, c)
 
-    @torch.no_grad()
-    def initialize(self, x: Any, c: Any = None) -> None:
-        """Sets what is taken from the first data and is not set yet: the widths of cells, and the ActNorms.
+    def initialize_parts(self, x: Any, c: Any) -> None:
+        """Sets the widths of cells, and the ActNorms.
 
         Arguments:
             x: Images, integers `(N, channels, height, width)`; the ActNorms see 512 of them.
             c: Their classes `(N,)` or vectors `(N, context)`; None for a flow without either.
         """
-        norms = [bool(module.initialized) for module in self.modules() if isinstance(module, ActNorm)]
-        self._initialized = bool(self.cells.initialized) and all(norms)
-        if self._initialized:  # after a file was loaded; no noise may be drawn then, which would change a training
-            return
         levels = self._levels(x)
         condition = self._condition(c, len(levels))
         self.cells.initialize(levels)
@@ -169,7 +180,7 @@ class ImageELF(nn.Module):
             c: Their classes `(N,)` or vectors `(N, context)`, or one for all; None for a flow without either.
         """
         levels = self._levels(x)
-        if self.training and not self._initialized and len(levels):
+        if self.training and not self.initialized and len(levels):
             self.initialize(x, c)
         return self._bound(levels, self._condition(c, len(levels)))
 
@@ -269,9 +280,8 @@ class ImageELF(nn.Module):
         bounds = []
         for part, context in parts:
             y, extra = self._dequantized(part)
-            likelihood = self.flow(context)
-            likelihood.before = None  # only `initialize` may set the ActNorms, together with the cells
-            bounds.append(likelihood.log_prob(y) + extra)
+            # Not flow(context): only `initialize` may set the ActNorms, together with the cells.
+            bounds.append(self.flow.distribution(context).log_prob(y) + extra)
         return torch.cat(bounds)
 
     def _average(self, levels: Tensor, c: Tensor | None, samples: int) -> Tensor:

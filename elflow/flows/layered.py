@@ -1,4 +1,4 @@
-"""What all flows of elflow share: layers one after the other, some of which take their start from the first data."""
+"""Base class of elflow's flows: a stack of layers from data to a standard normal distribution."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from zuko.lazy import LazyComposedTransform, LazyTransform, UnconditionalDistrib
 
 from elflow._checks import check_rows
 from elflow.flows.distribution import FlowDistribution
-from elflow.kernels._contract import under_transform
-from elflow.nn import ActNorm
+from elflow.nn import InitializesParts
 from elflow.transforms import StackTransform, invert, warn
 
-__all__ = ["LayeredFlow", "look_again"]
+__all__ = ["LayeredFlow"]
 
 
-class LayeredFlow(Flow):
-    """A flow of layers from data to a standard normal distribution.
+class LayeredFlow(InitializesParts, Flow):
+    """A stack of layers from data to a standard normal distribution.
 
     Arguments:
-        layers: Lazy transforms of `(..., features)`. Those with a method `initialize(x)` are shown the first data.
-        features: The number of features.
-        context: The number of context features.
+        layers: Lazy transforms of `(..., features)`. Those with a method `initialize(x)` are set from the first batch.
+        features: Number of features.
+        context: Number of context features.
     """
+
+    transform: LazyStack
+    base: UnconditionalDistribution
 
     def __init__(self, layers: Sequence[LazyTransform], features: int, context: int) -> None:
         base = UnconditionalDistribution(DiagNormal, torch.zeros(features), torch.ones(features), buffer=True)
         super().__init__(LazyStack(*layers), base)
         self.features = features
         self.context = context
-        self._initialized = False  # what the ActNorms' buffers say: torch.compile can guard on it
-        self.register_load_state_dict_post_hook(look_again)
 
     def forward(self, c: Tensor | None = None) -> FlowDistribution:
         """The distribution p(x | c).
@@ -44,33 +44,28 @@ class LayeredFlow(Flow):
         Arguments:
             c: The context, `(..., context)`, or None for a flow without one.
         """
+        if self.training and not self.initialized and not torch.compiler.is_exporting():
+            return self.distribution(c, initialize=True)
+        return self.distribution(c)
+
+    def distribution(self, c: Tensor | None = None, initialize: bool = False) -> FlowDistribution:
+        """The distribution p(x | c), whose `log_prob` initialises the layers only if told so."""
         self.check_context(c)
         base = self.base() if c is None else self.base().expand(c.shape[:-1])
         distribution = FlowDistribution(self.transform(c), base)
-        if self.training and not self._initialized and not torch.compiler.is_exporting():
-            distribution.before = partial(self.initialize, c=c)
+        if initialize:
+            distribution.initialize = partial(self.initialize, c=c)
         return distribution
 
-    @torch.compiler.disable
-    @torch.no_grad()
-    def initialize(self, x: Tensor, c: Tensor | None = None) -> None:
-        """Sets those ActNorms that are not set yet, so that each standardises what reaches it of this batch.
-
-        Arguments:
-            x: Data, `(..., features)`.
-            c: Their context, `(..., context)`, or None for a flow without one.
-        """
-        if under_transform():
-            return
+    def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
+        """Sets each layer from what the layers before it make of a batch `(..., features)`."""
+        check_rows("x", x, self.features, "feature")
         if c is not None:
             x = x.expand(*torch.broadcast_shapes(x.shape[:-1], c.shape[:-1]), -1)
-        norms = [module for module in self.transform.modules() if isinstance(module, ActNorm)]
-        if not all(norm.initialized for norm in norms):
-            for layer in self.transform.transforms:
-                if hasattr(layer, "initialize"):
-                    layer.initialize(x)
-                x = layer(c)(x)
-        self._initialized = all(bool(norm.initialized) for norm in norms)
+        for layer in self.transform.transforms:
+            if hasattr(layer, "initialize"):
+                layer.initialize(x)
+            x = layer(c)(x)
 
     def inverse(
         self,
@@ -130,8 +125,3 @@ class LazyStack(LazyComposedTransform):
 
     def forward(self, c: Tensor | None = None) -> StackTransform:
         return StackTransform([t(c) for t in self.transforms])
-
-
-def look_again(flow: Any, _: object) -> None:
-    """After a state was loaded, what a flow knows of its ActNorms is to be found out anew."""
-    flow._initialized = False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from elflow._checks import check_choice
+from elflow.nn import DataInitialized
 
 __all__ = ["Levels"]
 
@@ -16,7 +17,7 @@ LEAST = 0.01
 """The part of (0, 1) that all levels share alike, so that none has a cell too narrow for single precision."""
 
 
-class Levels(nn.Module):
+class Levels(DataInitialized):
     """Cells of (0, 1), one for each level, side by side.
 
     Arguments:
@@ -34,7 +35,6 @@ class Levels(nn.Module):
     """
 
     share: Tensor
-    initialized: Tensor
 
     def __init__(self, levels: int, warp: str) -> None:
         super().__init__()
@@ -44,22 +44,19 @@ class Levels(nn.Module):
         self.levels = levels
         self.warp = warp
         self.register_buffer("share", torch.full((levels,), 1 / levels))
-        self.register_buffer("initialized", torch.tensor(warp == "none"))
+        self.initialized.fill_(warp == "none")
 
     def extra_repr(self) -> str:
         return f"levels={self.levels}, warp={self.warp}"
 
-    @torch.no_grad()
-    def initialize(self, x: Tensor) -> None:
-        """Takes the widths of the cells from pixels of any shape, once."""
-        if self.initialized:
-            return
+    def set_from(self, x: Tensor) -> bool:
+        """Sets the widths of the cells from pixels of any shape."""
         share = torch.bincount(x.flatten().long(), minlength=self.levels).double()
         share /= share.sum()
         if self.warp == "zeros":
             share[1:] = (1 - share[0]) / (self.levels - 1)
         self.share.copy_((1 - LEAST) * share + LEAST / self.levels)
-        self.initialized.fill_(True)
+        return True
 
     def place(self, x: Tensor, u: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
         """Real numbers for the levels `(N, features)` of images, and their log-volumes.

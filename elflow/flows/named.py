@@ -9,7 +9,7 @@ from torch import nn
 
 from elflow.flows.elf import ELF
 
-__all__ = ["FLOW_NAMES", "build_flow"]
+__all__ = ["FLOW_NAMES", "build_flow", "min_numbers"]
 
 ZUKO = {
     name.lower(): getattr(zuko.flows, name)
@@ -39,3 +39,15 @@ def build_flow(name: str, features: int, context: int = 0, options: dict[str, An
         return kind(features=features, context=context, **(options or {}))
     except TypeError as error:
         raise TypeError(f"flow_options must be arguments of {kind.__name__}, got {options}: {error}") from None
+
+
+def min_numbers(name: str, features: int, context: int, options: dict[str, Any]) -> int:
+    """How many numbers a flow of this name stores at least, without building it.
+
+    Example:
+        >>> flow = build_flow("nsf", features=3)
+        >>> min_numbers("nsf", 3, 0, {}) <= sum(value.numel() for value in flow.state_dict().values())
+        True
+    """
+    defaults = {"transforms": 1, "units": options.get("bins", 1) if name == "nsf" else 1, "hidden_features": ()}
+    return ELF.min_numbers({**defaults, **options, "features": features, "context": context})

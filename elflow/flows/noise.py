@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from elflow.flows.multiscale import MultiscaleELF, Shape
+from elflow.nn import InitializesParts
 
 __all__ = ["DEQUANTIZATIONS", "ImageNoise"]
 
@@ -19,7 +20,7 @@ BLOCKS = 4
 TRANSFORMS = 2
 
 
-class ImageNoise(nn.Module):
+class ImageNoise(InitializesParts):
     """A flow from normal noise to a point in each pixel's cell, given the image.
 
     This is variational dequantisation (Ho et al., 2019).
@@ -54,9 +55,8 @@ class ImageNoise(nn.Module):
         log_q = ((v**2 - normal**2) / 2).sum(-1) - ladj
         return torch.special.ndtr(v.double()), torch.special.ndtr(-v.double()), log_q
 
-    @torch.no_grad()
-    def initialize(self, x: Tensor) -> None:
-        """Sets the ActNorms of the flow."""
+    def initialize_parts(self, x: Tensor, c: None = None) -> None:
+        """Sets the parts of the flow."""
         seen = self._seen(x)
         self.flow.initialize(torch.randn(x.shape, dtype=seen.dtype, device=x.device), seen)
 

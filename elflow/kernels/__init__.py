@@ -13,9 +13,9 @@ import torch
 
 from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.kernels import native, reference
-from elflow.kernels._contract import Backend
+from elflow.kernels.contract import Backend, NonFiniteError
 
-__all__ = ["Backend", "available", "backend", "select"]
+__all__ = ["Backend", "NonFiniteError", "available", "backend", "select"]
 
 BACKENDS = {b.name: b for b in (native.BACKEND, reference.BACKEND)}
 """The fastest first; the last one takes everything."""

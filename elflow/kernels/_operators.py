@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elflow.kernels._contract import LARGEST_LOG, require_finite
+from elflow.kernels.contract import LARGEST_LOG, require_finite
 
 extension: Any = None
 """The compiled module, or None where there is none."""
@@ -89,7 +89,7 @@ def elf_bumps_kernel(x: Tensor, phi: Tensor, units: int, bound: float) -> tuple[
     results = elf_bumps_shape(x, phi, units, bound)
     y, log_slope, constants, places, weights = results
     w1, b1, w2, b2 = unpacked(phi, units, weights)
-    transform(x, w1, b1, w2, b2, bound, y, log_slope, constants, places)
+    transform(x, w1, b1, w2, b2, bound, y, log_slope, constants, places, phi)
     return results
 
 
@@ -97,7 +97,7 @@ def elf_bumps_inverse_kernel(y: Tensor, phi: Tensor, units: int, bound: float) -
     results = elf_bumps_inverse_shape(y, phi, units, bound)
     x, constants, places, weights = results
     w1, b1, w2, b2 = unpacked(phi, units, weights)
-    transform(y, w1, b1, w2, b2, bound, x, None, constants, places)
+    transform(y, w1, b1, w2, b2, bound, x, None, constants, places, phi)
     return results
 
 
@@ -155,12 +155,13 @@ def transform(
     log_slope: Tensor | None,
     constants: Tensor,
     places: Tensor,
+    phi: Tensor | None = None,
 ) -> None:
-    """Forward, or the inverse where there is no room for the log-slope."""
+    """Write the forward transformation or, without a tensor for the log-slope, the inverse into `result`."""
     w1, b1, w2, given = rows(w1), rows(b1), rows(w2), given.contiguous()
     addresses = pointers(given, result, log_slope, constants, places)
     if not extension.transform(networks(w1, b1, w2, b2), given.shape[1], bound, *addresses, torch.get_num_threads()):
-        require_finite(w1=w1, b1=b1, w2=w2, b2=b2)
+        require_finite(w1=w1, b1=b1, w2=w2, b2=b2, phi=phi)
 
 
 def networks(*parameters: Tensor) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elflow._checks import is_under_transform
 from elflow.activations import FELU, PiecewiseQuadratic
-from elflow.kernels._contract import Backend, under_transform
 from elflow.kernels._operators import (
     elf_bumps_backward_kernel,
     elf_bumps_kernel,
@@ -20,6 +20,7 @@ from elflow.kernels._operators import (
     steepest,
     why_not,
 )
+from elflow.kernels.contract import Backend
 
 __all__ = ["BACKEND", "extension", "steepest", "why_not"]
 
@@ -85,7 +86,7 @@ def refuses(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadr
         return f"it takes float32 and float64, not {dtype}"
     if activation != FELU:
         return f"it has FELU, not {activation.name}"
-    if under_transform():
+    if is_under_transform():
         return "it has no rules for torch.func and forward-mode differentiation"
     return None
 

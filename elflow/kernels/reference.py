@@ -11,8 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from elflow._checks import is_under_transform
 from elflow.activations import PiecewiseQuadratic
-from elflow.kernels._contract import LARGEST_LOG, Backend, require_finite, under_transform
+from elflow.kernels.contract import LARGEST_LOG, Backend, require_finite
 
 __all__ = ["BACKEND"]
 
@@ -33,40 +34,31 @@ def elf(
     x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float, activation: PiecewiseQuadratic
 ) -> tuple[Tensor, Tensor]:
     check_parameters(w1=w1, b1=b1, w2=w2, b2=b2)
-    dtype = x.dtype
-    x, w1, b1, w2, b2 = map(widen, (x, w1, b1, w2, b2))
-    s = normaliser(w1, b1, w2, bound, activation)
-    y, slope = transform(x, s, w1, b1, w2, b2, activation)
-    return y.to(dtype), torch.log1p(slope).to(dtype)
+    y, log_slope = wide_elf(widen(x), widen(w1), widen(b1), widen(w2), widen(b2), bound, activation)
+    return y.to(x.dtype), log_slope.to(x.dtype)
 
 
 def elf_inverse(
     y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float, activation: PiecewiseQuadratic
 ) -> Tensor:
     check_parameters(w1=w1, b1=b1, w2=w2, b2=b2)
-    dtype = y.dtype
-    y, w1, b1, w2, b2 = map(widen, (y, w1, b1, w2, b2))
-    s = normaliser(w1, b1, w2, bound, activation)
-    with torch.no_grad():
-        work = len(activation.breakpoints) * w1.shape[1] * max(w1.shape[1], y.shape[1])
-        x = in_slices(solve, work, y, s, w1, b1, w2, b2, activation=activation)
-    # Newton steps take the rounding away. Differentiating one gives the implicit derivative, dx = (dy - df) / f'(x);
-    # differentiating two also gives the second.
-    for _ in range(2):
-        there, slope = transform(x, s, w1, b1, w2, b2, activation)
-        x = x - (there - y) / (1 + slope)
-    return torch.where(y.isfinite(), x, y).to(dtype)
+    x = wide_elf_inverse(widen(y), widen(w1), widen(b1), widen(w2), widen(b2), bound, activation)
+    return x.to(y.dtype)
 
 
 def elf_bumps(
     x: Tensor, phi: Tensor, units: int, bound: float, activation: PiecewiseQuadratic
 ) -> tuple[Tensor, Tensor]:
-    y, log_slope = elf(widen(x), *bumps(widen(phi), units), bound, activation)
+    w1, b1, w2, b2 = bumps(widen(phi), units)
+    check_parameters(w1=w1, b1=b1, w2=w2, b2=b2, phi=phi)
+    y, log_slope = wide_elf(widen(x), w1, b1, w2, b2, bound, activation)
     return y.to(x.dtype), log_slope.to(x.dtype)
 
 
 def elf_bumps_inverse(y: Tensor, phi: Tensor, units: int, bound: float, activation: PiecewiseQuadratic) -> Tensor:
-    return elf_inverse(widen(y), *bumps(widen(phi), units), bound, activation).to(y.dtype)
+    w1, b1, w2, b2 = bumps(widen(phi), units)
+    check_parameters(w1=w1, b1=b1, w2=w2, b2=b2, phi=phi)
+    return wide_elf_inverse(widen(y), w1, b1, w2, b2, bound, activation).to(y.dtype)
 
 
 def bumps(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -78,6 +70,31 @@ def bumps(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     edges = torch.cat([t - w / 2, (t + w / 2)[..., falling]], dim=-1)
     heights = torch.cat([a, -a[..., falling]], dim=-1)
     return k, -0.5 - k * edges, heights / k, b2.squeeze(-1)
+
+
+def wide_elf(
+    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float, activation: PiecewiseQuadratic
+) -> tuple[Tensor, Tensor]:
+    """`elf` of tensors in the dtype of the arithmetic."""
+    s = normaliser(w1, b1, w2, bound, activation)
+    y, slope = transform(x, s, w1, b1, w2, b2, activation)
+    return y, torch.log1p(slope)
+
+
+def wide_elf_inverse(
+    y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bound: float, activation: PiecewiseQuadratic
+) -> Tensor:
+    """`elf_inverse` of tensors in the dtype of the arithmetic."""
+    s = normaliser(w1, b1, w2, bound, activation)
+    with torch.no_grad():
+        work = len(activation.breakpoints) * w1.shape[1] * max(w1.shape[1], y.shape[1])
+        x = in_slices(solve, work, y, s, w1, b1, w2, b2, activation=activation)
+    # Newton steps remove the rounding error. Differentiating one gives the implicit derivative,
+    # dx = (dy - df) / f'(x); differentiating two also gives the second derivative.
+    for _ in range(2):
+        there, slope = transform(x, s, w1, b1, w2, b2, activation)
+        x = x - (there - y) / (1 + slope)
+    return torch.where(y.isfinite(), x, y)
 
 
 def transform(
@@ -194,7 +211,7 @@ def widen(t: Tensor) -> Tensor:
 
 def check_parameters(**parameters: Tensor) -> None:
     # While compiling, inside torch.func and on the meta device there are no numbers to look at.
-    if not (torch.compiler.is_compiling() or under_transform() or parameters["w1"].is_meta):
+    if not (torch.compiler.is_compiling() or is_under_transform() or parameters["w1"].is_meta):
         require_finite(**parameters)
 
 

@@ -1,4 +1,4 @@
-"""ActNorm: what standardises the first batch, and is learnt from there on."""
+"""ActNorm: a learned affine layer, initialised to standardise the first batch."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import torch
 from torch import Tensor, nn
 from zuko.lazy import LazyTransform
 
+from elflow.nn.initialization import DataInitialized
 from elflow.transforms import ActNormTransform
 
 __all__ = ["ActNorm"]
 
 
-class ActNorm(LazyTransform):
-    """Shifts and scales each coordinate by learnt amounts, which begin as what standardises the first batch.
+class ActNorm(DataInitialized, LazyTransform):
+    """A learned shift and scale of each coordinate, initialised to standardise the first batch (Glow, 2018).
 
     Arguments:
-        features: The number of coordinates, or of channels.
-        pixels: How many pixels share the amounts of their channels: coordinates are then `pixels * features`, channel
-            after channel of one pixel after the other.
+        features: Number of coordinates, or of channels.
+        pixels: Number of pixels that share the shift and scale of their channels. Coordinates are then
+            `pixels * features`, all channels of one pixel after the other.
 
     Example:
         >>> norm = ActNorm(2)
@@ -30,14 +31,11 @@ class ActNorm(LazyTransform):
         tensor(True)
     """
 
-    initialized: Tensor
-
     def __init__(self, features: int, pixels: int = 1) -> None:
         super().__init__()
         self.pixels = pixels
         self.loc = nn.Parameter(torch.zeros(features))
         self.log_scale = nn.Parameter(torch.zeros(features))
-        self.register_buffer("initialized", torch.tensor(False))
 
     def extra_repr(self) -> str:
         return f"features={len(self.loc)}" + (f", pixels={self.pixels}" if self.pixels > 1 else "")
@@ -47,28 +45,25 @@ class ActNorm(LazyTransform):
             return ActNormTransform(self.loc, self.log_scale)
         return ActNormTransform(self.loc.repeat(self.pixels), self.log_scale.repeat(self.pixels))
 
-    @torch.no_grad()
-    def initialize(self, x: Tensor) -> None:
-        """Takes the mean and the deviation of a batch `(..., pixels * features)`, once: does nothing ever after.
+    def set_from(self, x: Tensor) -> bool:
+        """Sets shift and scale from a batch `(..., pixels * features)` of at least two rows.
 
-        It waits for a batch of at least two rows. A column that is constant there keeps its scale. With
-        `torch.distributed` at work, the batch is that of all processes.
+        A column that is constant in the batch keeps its scale. With `torch.distributed` initialised, the batch is that
+        of all processes.
         """
-        if self.initialized:
-            return
         rows = x.detach().reshape(-1, len(self.loc)).double()
-        count = _over_processes(rows.new_tensor([len(rows)]))
+        count = _sum_over_processes(rows.new_tensor([len(rows)]))
         if count < 2:
-            return
-        mean = _over_processes(rows.sum(0)) / count
-        std = (_over_processes((rows - mean).square().sum(0)) / count).sqrt()
+            return False
+        mean = _sum_over_processes(rows.sum(0)) / count
+        std = (_sum_over_processes((rows - mean).square().sum(0)) / count).sqrt()
         constant = std <= 8 * torch.finfo(x.dtype).eps * mean.abs().clamp(min=1e-30)
         self.loc.copy_(mean)
         self.log_scale.copy_(-torch.where(constant, 1.0, std).log())
-        self.initialized.fill_(True)
+        return True
 
 
-def _over_processes(sums: Tensor) -> Tensor:
+def _sum_over_processes(sums: Tensor) -> Tensor:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.all_reduce(sums)
     return sums

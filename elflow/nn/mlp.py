@@ -142,6 +142,10 @@ class Staircase(nn.Module):
 def _unmasked(layer: nn.Module) -> nn.Module:
     """The same layer without its mask where that hides nothing, as between hidden layers for two features."""
     if not isinstance(layer, MaskedLinear) or not layer.mask.all():
+        for part in layer.modules():
+            if isinstance(part, MaskedLinear):
+                # Masks follow from the sizes. They are not stored: a file could only hold wrong ones.
+                part.register_buffer("mask", part.mask, persistent=False)
         return layer
     plain = nn.Linear(layer.in_features, layer.out_features)
     plain.weight, plain.bias = layer.weight, layer.bias

@@ -26,11 +26,6 @@ N_LARGEST_DIFFERENCES = 5
 LEVELS = {"good": "Good.", "fair": "Fair.", "poor": "Poor.", "": ""}
 KINDS = {"category": "categorical"}
 """Adjectives for kinds of columns; the other kinds are adjectives already."""
-STOPPED = {
-    "patience": "Training stopped when the validation score no longer improved.",
-    "max_steps": "Training stopped at the maximum number of steps.",
-    "time_limit": "Training stopped at the time limit; more time may improve the fit.",
-}
 REAL_AND_SAMPLED = '<p class="legend"><span class="real">real rows</span><span class="sampled">sampled rows</span></p>'
 
 
@@ -55,13 +50,14 @@ def render_page(found: Findings, random_state: int) -> str:
 
 def _render_header(found: Findings) -> str:
     kinds = ", ".join(f"{found.kinds.count(kind)} {KINDS.get(kind, kind)}" for kind in dict.fromkeys(found.kinds))
-    context = f", given {format_count(found.n_context_columns, 'context column')}," if found.n_context_columns else ""
+    context = f", given {format_count(found.n_context_columns, 'context column')}" if found.n_context_columns else ""
     lead = (
         f"Flow <b>{escape(found.flow)}</b> with {format_count(found.n_parameters, 'parameter')}, fitted to "
-        f"{format_count(found.n_fitted_rows, 'row')} of {format_count(len(found.kinds), 'column')} ({kinds}){context} "
-        f"in {_format_duration(found.seconds)}. "
-        f"{STOPPED.get(found.stopped, f'Training stopped: {escape(found.stopped)}.')}"
+        f"{format_count(found.n_fitted_rows, 'row')} of {format_count(len(found.kinds), 'column')} ({kinds}){context}. "
+        f"Training: {found.training.describe()}."
     )
+    if found.training.stopped == "time_limit":
+        lead += " More time may improve the fit."
     tiles = "".join(_render_tile(verdict) for verdict in judge(found))
     return (
         f'<header><h1>How good is this density?</h1><p class="lead">{lead}</p>'
@@ -80,11 +76,11 @@ def _render_tile(verdict: Verdict) -> str:
 
 
 def _render_training(found: Findings) -> str:
-    if not found.history:
-        return _render_card("training", "Training", "<p>This model has no record of its training.</p>")
     legend = '<p class="legend"><span class="real">training rows</span><span class="sampled">validation rows</span></p>'
     note = "The dot marks the best round, whose weights were kept. Low scores of the first rounds may be cut off."
-    return _render_card("training", "Training", legend + _plots.draw_training(found.history) + _render_note(note))
+    return _render_card(
+        "training", "Training", legend + _plots.draw_training(found.training.history) + _render_note(note)
+    )
 
 
 def _render_likelihood(found: Findings) -> str:
@@ -368,9 +364,3 @@ def _render_two(left: str, right: str) -> str:
 
 def _render_note(content: str) -> str:
     return f'<p class="note">{content}</p>'
-
-
-def _format_duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3g} seconds"
-    return f"{seconds / 60:.3g} minutes" if seconds < 7200 else f"{seconds / 3600:.3g} hours"

@@ -28,6 +28,7 @@ from elflow.report._tables import Column, pair_columns, take_rows, to_frame
 from elflow.report.baselines import fit_baselines
 from elflow.tabular.estimator import DRAWS, FlowDensity
 from elflow.tabular.schema import kind_of_table
+from elflow.training import Training
 
 __all__ = ["Anomaly", "Column", "Correlations", "Findings", "Marginal", "Pit", "Score", "TwoSample", "measure"]
 
@@ -95,12 +96,8 @@ class Findings:
     n_parameters: int
     n_fitted_rows: int
     """Number of rows that the model was fitted to, including validation rows."""
-    seconds: float
-    """Time that training took."""
-    stopped: str
-    """Why training stopped."""
-    history: tuple[dict[str, float], ...]
-    """Log-likelihoods in the course of training."""
+    training: Training
+    """The record of the training."""
     kinds: tuple[str, ...]
     """Kind of each column."""
     n_context_columns: int
@@ -209,9 +206,7 @@ def measure(
         flow=est.flow,
         n_parameters=est.n_parameters_,
         n_fitted_rows=est.n_rows_,
-        seconds=est.seconds_,
-        stopped=est.stopped_,
-        history=tuple(est.history_),
+        training=est.training_,
         kinds=tuple(column.kind for column in est.schema_.columns),
         n_context_columns=len(est.context_schema_.columns) if est.context_schema_ is not None else 0,
         n_table_rows=count,

@@ -92,7 +92,7 @@ def _judge_gap(found: Findings) -> tuple[Level, str]:
 
 
 def _judge_shift(found: Findings) -> tuple[Level, str]:
-    history = [entry["validation"] for entry in found.history if math.isfinite(entry["validation"])]
+    history = [entry["validation"] for entry in found.training.history if math.isfinite(entry["validation"])]
     score = found.scores[0]
     if not history or not math.isfinite(score.mean):
         return "", "The score cannot be compared with that of the training data."

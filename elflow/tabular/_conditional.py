@@ -15,7 +15,7 @@ from torch import Tensor
 
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.tabular.schema import Schema
-from elflow.training.batches import Rows
+from elflow.training import Rows
 
 __all__ = ["SHARES", "Conditional", "integrate"]
 
@@ -51,9 +51,9 @@ class Conditional:
         self.model = model
         self.position = schema.positions(name)[-1]
         self.column = next(column for column in schema.columns if column.name == name)
-        self.rows = rows._replace(x=self._without_cell(rows.x))
+        self.rows = Rows(self._without_cell(rows.x), rows.context, rows.weight)
         self.draws = DRAWS if any(place != self.position for place in schema.cells) else 1
-        self.knots, self.cumulative = integrate(self._evaluate, rows.length, self.column.reach)
+        self.knots, self.cumulative = integrate(self._evaluate, len(rows), self.column.reach)
 
     def cdf(self, frame: pd.DataFrame) -> Floats:
         """P(column <= its value) of each row."""

@@ -16,7 +16,7 @@ from elflow.flows.named import build_flow
 from elflow.flows.whitening import Whitened
 from elflow.tabular._conditional import Conditional
 from elflow.tabular.schema import Schema
-from elflow.training.batches import Rows
+from elflow.training import Rows
 
 __all__ = [
     "build",
@@ -73,7 +73,7 @@ def scores(model: Dequantized, rows: Rows, draws: int) -> Floats:
     draws = draws if columns else 1
     noise = torch.from_numpy(quasi_random(draws, columns)[:, None]) if columns else None
     found = []
-    for at in range(0, rows.length, size := max(1, BLOCK // draws)):
+    for at in range(0, len(rows), size := max(1, BLOCK // draws)):
         block = rows.take(slice(at, at + size))
         bounds = model(block.context).log_prob(block.x, noise).double()
         found.append(torch.logsumexp(bounds, 0) - np.log(draws) if columns else bounds)

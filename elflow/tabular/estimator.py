@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from elflow._checks import check_count
+from elflow._model_file import write_model
 from elflow.flows.dequantization import Dequantized
 from elflow.tabular._conditional import Conditional
+from elflow.tabular._config import get_config, min_config_numbers, set_config
 from elflow.tabular._defaults import check_parameters, default_options, default_recipe, default_whiten
 from elflow.tabular._flow import (
     build,
@@ -30,8 +33,7 @@ from elflow.tabular._flow import (
     scores,
 )
 from elflow.tabular.schema import Schema, as_frame, digest, fingerprint, kind_of_table
-from elflow.training.batches import Rows
-from elflow.training.engine import fit
+from elflow.training import Rows, fit
 
 __all__ = ["FlowDensity"]
 
@@ -73,7 +75,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         patience: How many rounds without a better held-out likelihood end the training.
         validation: The share of rows that is held out to decide when to stop.
         time_limit: How many seconds training may take; None for no limit.
-        logger: A folder for logs as CSV and for TensorBoard.
+        log_dir: Folder for logs as CSV and for TensorBoard.
         random_state: Where random numbers come from.
         verbose: Whether to show a progress bar.
 
@@ -81,8 +83,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         schema_: What the columns are.
         context_schema_: The same of the context, or None.
         model_: The fitted flow, over the numbers that stand for a row.
-        history_: For each round of training its step, seconds and rate, and the mean log-density of training rows and
-            of held-out rows.
+        training_: The record of the training, an `elflow.training.Training`: history, seconds, reason for stopping.
         n_features_in_: The number of columns.
         feature_names_in_: Their names, if the table has names.
 
@@ -113,7 +114,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         patience: int | None = None,
         validation: float = 0.1,
         time_limit: float | None = None,
-        logger: str | os.PathLike[str] | None = None,
+        log_dir: str | os.PathLike[str] | None = None,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -131,7 +132,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         self.patience = patience
         self.validation = validation
         self.time_limit = time_limit
-        self.logger = logger
+        self.log_dir = log_dir
         self.random_state = random_state
         self.verbose = verbose
 
@@ -203,19 +204,18 @@ class FlowDensity(DensityMixin, BaseEstimator):
             "split": [seed, self.validation],
             "schema": self.schema_.to_dict(),
         }
-        self.model_, training_ = fit(
+        self.model_, self.training_ = fit(
             model,
             rows.take(training),
             rows.take(held_out),
             recipe,
-            seed,
-            checkpoint,
-            digest(self.fingerprint_, conditions, weight, json.dumps(settings, default=str)),
-            self.logger,
-            self.verbose,
+            seed=seed,
+            checkpoint=checkpoint,
+            fingerprint=digest(self.fingerprint_, conditions, weight, json.dumps(settings, default=str)),
+            log_dir=self.log_dir,
+            verbose=self.verbose,
         )
         self.options_ = options
-        self.history_, self.seconds_, self.stopped_ = training_.history, training_.seconds, training_.stopped
         self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
         some = np.random.RandomState(seed).permutation(np.flatnonzero(training.numpy()))[:RANKED]
         ranked = scores(self.model_, rows.take(torch.from_numpy(some)), DRAWS)
@@ -318,7 +318,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         """
         check_is_fitted(self, "schema_")
         rows = self._rows(self._frame(X))
-        noise = check_random_state(random_state).uniform(size=(rows.length, len(self.schema_.cells)))
+        noise = check_random_state(random_state).uniform(size=(len(rows), len(self.schema_.cells)))
         uniform = Dequantized(self.model_.flow, self.schema_.exact, self.schema_.cells)
         z, log_volume = uniform.place(rows.x, noise=torch.from_numpy(noise))
         return z.double().numpy(), log_volume.double().numpy()
@@ -328,12 +328,30 @@ class FlowDensity(DensityMixin, BaseEstimator):
         check_is_fitted(self, "model_")
         return max(inverse_residual(self.model_, self._rows(*block)) for block in self._blocks(X, context))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the fitted density to one safetensors file, whole or not at all; `elflow.load` reads it."""
-        check_is_fitted(self, "model_")
-        from elflow.serialization import save
+    def save(self, path: str | os.PathLike[str], notes: dict[str, Any] | None = None) -> None:
+        """Writes the fitted density to one safetensors file, whole or not at all; `elflow.load` reads it.
 
-        save(self, path)
+        Arguments:
+            path: The file; an existing one is replaced.
+            notes: Anything else to store, as JSON: see `elflow.serialization.read_notes`.
+        """
+        check_is_fitted(self, "model_")
+        write_model(Path(path), "FlowDensity", self.config, self.model_, self.training_.to_dict(), notes)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All of a fitted density but its weights and its training record, as JSON."""
+        return get_config(self)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], training: dict[str, Any] | None) -> FlowDensity:
+        """A density with the configuration and training record of another one, and initial weights."""
+        return set_config(cls(**config["parameters"]), config, training)
+
+    @staticmethod
+    def min_numbers(config: dict[str, Any]) -> int:
+        """How many numbers a density of this configuration stores at least, without building it."""
+        return min_config_numbers(config)
 
     def _frame(self, X: Any, fitting: bool = False) -> pd.DataFrame:
         """X as a frame. scikit-learn checks arrays, counts columns and keeps their names."""

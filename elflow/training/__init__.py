@@ -1,8 +1,8 @@
-"""Training of flows by maximum likelihood."""
+"""Training of flows by maximum likelihood: `fit`, its settings and its record."""
 
-from elflow.training.batches import Rows
-from elflow.training.engine import Training, fit
-from elflow.training.loop import History, train
-from elflow.training.recipe import Recipe, image_recipe
+from elflow.training.loop import fit
+from elflow.training.recipe import SCHEDULES, Recipe, image_recipe
+from elflow.training.record import Training, format_duration
+from elflow.training.rows import Rows
 
-__all__ = ["History", "Recipe", "Rows", "Training", "fit", "image_recipe", "train"]
+__all__ = ["SCHEDULES", "Recipe", "Rows", "Training", "fit", "format_duration", "image_recipe"]

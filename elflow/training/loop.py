@@ -1,99 +1,365 @@
-"""The plain training loop: Adam, clipping, a rate that halves, averaged weights."""
+"""The training loop: maximum likelihood on Lightning Fabric, from data to the best averaged weights."""
 
 from __future__ import annotations
 
+import math
+import os
+import time
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from contextlib import nullcontext
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.swa_utils import AveragedModel
 
-from elflow._checks import check_count, check_positive
-from elflow.training.averaging import exponential_average
+from elflow.kernels import NonFiniteError
+from elflow.training.checkpoint import read_checkpoint, write_checkpoint
+from elflow.training.monitor import Monitor
+from elflow.training.recipe import Recipe
+from elflow.training.record import Training
+from elflow.training.rows import Rows, RowSource, StreamSource, as_rows
 
-__all__ = ["History", "train"]
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["fit"]
 
 F = TypeVar("F", bound=nn.Module)
-Batch = Tensor | Sequence[Tensor]
+Data = Rows | Tensor | Sequence[Tensor] | Callable[[], Any]
+RoundEnd = Callable[[Any, dict[str, float]], None]
+
+INITIAL_ROWS = 10_000
+"""Number of rows that initialise a flow."""
+VALIDATION_BLOCK = 4_096
+"""Number of validation rows scored at a time."""
+MAX_SKIPPED = 20
+"""Number of steps in a row that may be skipped before training gives up."""
 
 
-@dataclass
-class History:
-    """What happened in a training."""
-
-    loss: list[float] = field(default_factory=list)
-    """Minus the mean log-density of each batch."""
-
-
-def train(
+def fit(
     flow: F,
-    batch: Callable[[], Batch],
-    steps: int = 10_000,
-    rate: float = 2e-3,
-    halve_every: int = 2_500,
-    clip: float = 1.0,
-    decay: float = 0.995,
-    progress: Callable[[int, float], None] | None = None,
-) -> tuple[F, History]:
-    """Fits a flow by maximum likelihood.
+    data: Data,
+    validation: Rows | Tensor | Sequence[Tensor] | None = None,
+    recipe: Recipe | None = None,
+    *,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    fingerprint: str = "",
+    log_dir: str | os.PathLike[str] | None = None,
+    verbose: bool = False,
+    on_round_end: RoundEnd | None = None,
+    fabric: Fabric | None = None,
+) -> tuple[F, Training]:
+    """Trains a flow of elflow or zuko by maximum likelihood.
+
+    Training proceeds in rounds of `recipe.round_steps` steps. After each round the averaged weights are scored on the
+    validation rows. Batches and noise depend on the seed and the step only, so that a training which resumes from its
+    checkpoint ends with the weights of one that was never interrupted, bit for bit.
 
     Arguments:
-        flow: Any flow of elflow or zuko. It is trained in place.
-        batch: Gives the next batch: x `(N, features)`, or a pair of x and its context `(N, context)`.
-        steps: How many batches to take.
-        rate: The learning rate of Adam at the beginning.
-        halve_every: After how many steps the rate halves.
-        clip: The greatest norm of a gradient; infinity does not clip.
-        decay: How much of the averaged weights each step keeps, once there have been enough of them.
-        progress: Told the step and the loss after each step.
+        flow: The flow; any module for which `flow(context).log_prob(x)` is the log-density. It is not modified.
+        data: Training data: `Rows`, a tensor `(N, features)`, a pair of features and context, or a function that
+            returns the next batch in one of these forms.
+        validation: Held-out data, which select the best weights, drive the plateau schedule and stop the training.
+            Without them the last averaged weights are returned, and only steps and time stop the training.
+        recipe: Training settings.
+        seed: Seed of batches and noise.
+        checkpoint: A file that stores the state after every round. If it exists, training resumes from it. It is not
+            removed at the end.
+        fingerprint: Identifies data and settings; a checkpoint with another fingerprint is refused.
+        log_dir: A folder for logs as CSV and, if TensorBoard is installed, for TensorBoard.
+        verbose: Whether to show a progress bar.
+        on_round_end: Called after each round with the flow of averaged weights, in evaluation mode, and the round's
+            entry of the history.
+        fabric: A launched `lightning_fabric.Fabric` for other devices, precisions or several processes; by default one
+            CPU device.
 
     Returns:
-        A copy of the flow with averaged weights, in evaluation mode, and the history. The average is mostly better than
-        where the last step happened to end.
+        A copy of the flow with the best averaged weights, in evaluation mode, and the record of the training.
 
     Example:
         >>> import elflow
         >>> flow = elflow.ELF(features=2, transforms=1, units=8, hidden_features=(16,))
-        >>> averaged, history = train(flow, lambda: 3 + 2 * torch.randn(64, 2), steps=50)
-        >>> len(history.loss)
-        50
+        >>> x = 3 + 2 * torch.randn(1000, 2)
+        >>> best, training = fit(flow, x[:900], x[900:], Recipe(max_steps=100, round_steps=50))
+        >>> [entry["step"] for entry in training.history]
+        [50, 100]
     """
-    if not callable(batch):
-        raise TypeError(f"batch must be a function that gives the next batch, got {type(batch).__name__}")
-    check_count("steps", steps)
-    check_count("halve_every", halve_every)
-    check_positive("rate", rate)
-    if not clip > 0:
-        raise ValueError(f"clip must be positive, infinite for none, got {clip}")
-    if not 0 <= decay < 1:
-        raise ValueError(f"decay must be in [0, 1), got {decay}")
-    flow.train()
-    history = History()
-    parameters = [p for p in flow.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(parameters, lr=rate, fused=True)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, halve_every, gamma=0.5)
-    averaged = AveragedModel(flow, multi_avg_fn=exponential_average(decay))
-    for step in range(1, steps + 1):
-        loss = _loss(flow, batch())
-        optimizer.zero_grad()
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(parameters, clip)
-        history.loss.append(loss.item())
-        if not (torch.isfinite(norm) and torch.isfinite(loss)):
+    recipe = recipe or Recipe()
+    fabric = fabric or _single_cpu()
+    path = None if checkpoint is None else Path(checkpoint)
+    state = read_checkpoint(path, fingerprint)
+    source = _make_source(data, recipe.batch_size, seed, fabric)
+    held_out = None if validation is None else as_rows("validation", validation)
+    if held_out is not None:
+        held_out.check_finite("validation")
+    with torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        flow = deepcopy(flow).train()
+        if state is None and (initialize := getattr(flow, "initialize", None)):
+            first = source.first(INITIAL_ROWS)
+            initialize(first.x, first.context)
+        run = _Run(flow, recipe, fabric)
+        if state is not None:
+            run.load_state_dict(state)
+        with Monitor(recipe, log_dir, verbose) if fabric.is_global_zero else nullcontext() as monitor:
+            while not run.stopped:
+                whole = run.train_round(source, seed, monitor)
+                entry = run.validate(held_out, seed)
+                if monitor is not None:
+                    monitor.end_round(entry, run.rounds_since_best)
+                # A round that the time limit cut short is not stored: a resumed training repeats it whole.
+                if path is not None and whole and fabric.is_global_zero:
+                    write_checkpoint(path, run.state_dict(), fingerprint)
+                if on_round_end is not None:
+                    with torch.random.fork_rng(devices=[]):
+                        on_round_end(run.averaged.module.eval(), entry)
+                    run.averaged.module.train()
+        best = run.load_best()
+    return cast(F, best.eval()), Training(run.history, run.seconds, run.stopped, run.skipped)
+
+
+class _Run:
+    """State of a training, and the steps and rounds that advance it.
+
+    The average of the weights is what is validated, kept and returned.
+    """
+
+    def __init__(self, flow: nn.Module, recipe: Recipe, fabric: Fabric) -> None:
+        self.recipe = recipe
+        self.fabric = fabric
+        flow = flow.to(fabric.device)
+        self.flow = flow
+        self.parameters = [p for p in flow.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(
+            self.parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
+        )
+        self.scheduler = recipe.make_scheduler(optimizer)
+        self.averaged = AveragedModel(flow, multi_avg_fn=exponential_average(recipe.ema_decay))
+        self.averaged.n_averaged.fill_(1)  # the initial weights are the first ones averaged
+        self.module, self.optimizer = fabric.setup(LogLikelihood(flow), optimizer)
+        self.history: list[dict[str, float]] = []
+        self.best: dict[str, Tensor] = {}
+        self.best_score = -math.inf
+        self.rounds_since_best = 0
+        self.step = 0
+        self.skipped = 0
+        self.skipped_in_a_row = 0
+        self.stopped = ""
+        self._seconds_before = 0.0  # of earlier runs, which this one continues
+        self._start = time.monotonic()
+        self._training_mean = _Mean()
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time over all runs."""
+        return self._seconds_before + time.monotonic() - self._start
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def train_round(self, source: RowSource | StreamSource, seed: int, monitor: Monitor | None) -> bool:
+        """Trains for one round, and returns whether it is whole: the time limit may cut it short."""
+        torch.manual_seed(seed * 1_000_003 + self.step + 2**40 * self.fabric.global_rank)
+        self._training_mean = _Mean()
+        end = min(self.step + self.recipe.round_steps, self.recipe.max_steps)
+        for batch in source.batches(range(self.step, end)):
+            self.train_step(batch)
+            if monitor is not None:
+                monitor.advance(self.step, self._training_mean.value)
+            if self._is_out_of_time():
+                break
+        return self.step == end
+
+    def train_step(self, batch: Rows) -> None:
+        """One step of AdamW on a batch; a step whose loss or gradient is not finite is skipped."""
+        self.step += 1
+        try:
+            total, weight = self.module(batch.to(self.fabric.device))
+        except NonFiniteError:  # weights so large that the networks overflow
+            self._skip(math.nan, math.nan)
+            return
+        loss = -total / len(batch)
+        self.optimizer.zero_grad()
+        self.fabric.backward(loss)
+        norm = self.fabric.clip_gradients(
+            self.module, self.optimizer, max_norm=self.recipe.max_grad_norm, error_if_nonfinite=False
+        )
+        assert norm is not None  # as there is a max_norm
+        if torch.isfinite(norm) and torch.isfinite(loss):
+            self.optimizer.step()
+            self.averaged.update_parameters(self.flow)
+            self.skipped_in_a_row = 0
+            self._training_mean.add(total, weight)
+        else:
+            self._skip(loss.item(), norm.item())
+        if not isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step()
+
+    def _skip(self, loss: float, norm: float) -> None:
+        """Leaves the weights unchanged, halves the learning rate and warns."""
+        self.skipped += 1
+        self.skipped_in_a_row += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] /= 2
+        problem = f"the loss was {loss:g} and the norm of its gradient {norm:g} at step {self.step}"
+        if self.skipped_in_a_row >= MAX_SKIPPED:
             raise FloatingPointError(
-                f"the loss is {loss.item():g} and its gradient {norm.item():g} at step {step}: lower the rate, which "
-                f"began at {rate:g}, or look for values in the data that are far from all others"
+                f"{problem}, as in the {MAX_SKIPPED - 1} steps before: lower learning_rate, which was "
+                f"{self.recipe.learning_rate:g}, or look for outliers in the data"
             )
-        optimizer.step()
-        schedule.step()
-        averaged.update_parameters(flow)
-        if progress is not None:
-            progress(step, history.loss[-1])
-    return cast(F, averaged.module.eval()), history
+        warnings.warn(f"{problem}: the step is skipped and the learning rate halved", RuntimeWarning, stacklevel=2)
+
+    @torch.no_grad()
+    def validate(self, validation: Rows | None, seed: int) -> dict[str, float]:
+        """Scores the averaged weights, keeps the best ones, and decides whether to stop."""
+        entry = {
+            "step": self.step,
+            "seconds": 0.0,
+            "learning_rate": self.learning_rate,
+            "training": self._training_mean.value,
+        }
+        score = entry["training"]
+        if validation is not None:
+            score = entry["validation"] = self._score(validation, seed)
+            if not math.isfinite(score):
+                warnings.warn(
+                    f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning, stacklevel=2
+                )
+        self.rounds_since_best += 1
+        if validation is None or score > self.best_score:
+            self.rounds_since_best = 0
+            self.best_score = score
+            self.best = {key: value.detach().clone() for key, value in self.averaged.module.state_dict().items()}
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(score if math.isfinite(score) else -math.inf)
+        if self.step >= self.recipe.max_steps:
+            self.stopped = "max_steps"
+        elif self.rounds_since_best >= self.recipe.patience:
+            self.stopped = "patience"
+        elif self._is_out_of_time():
+            self.stopped = "time_limit"
+        entry["seconds"] = round(self.seconds, 3)
+        self.history.append(entry)
+        return entry
+
+    def _score(self, validation: Rows, seed: int) -> float:
+        """Mean log-density of the validation rows under the averaged weights, with the same noise in every round."""
+        torch.manual_seed(seed)
+        mean = _Mean()
+        rank, world_size = self.fabric.global_rank, self.fabric.world_size
+        score = LogLikelihood(self.averaged.module.eval())
+        for start in range(rank * VALIDATION_BLOCK, len(validation), world_size * VALIDATION_BLOCK):
+            block = validation.take(slice(start, start + VALIDATION_BLOCK))
+            mean.add(*score(block.to(self.fabric.device)))
+        self.averaged.module.train()
+        if world_size > 1:
+            sums = torch.tensor([mean.total, mean.weight], dtype=torch.float64, device=self.fabric.device)
+            mean.total, mean.weight = cast(Tensor, self.fabric.all_reduce(sums, reduce_op="sum")).tolist()
+        return mean.value
+
+    def _is_out_of_time(self) -> bool:
+        limit = self.recipe.time_limit
+        if limit is None:
+            return False
+        return bool(self.fabric.broadcast(self.seconds >= limit))  # the first process decides for all
+
+    def load_best(self) -> nn.Module:
+        """The flow with the best averaged weights."""
+        if not self.best:
+            raise FloatingPointError(
+                f"the held-out log-likelihood was never finite: lower learning_rate, which was "
+                f"{self.recipe.learning_rate:g}, or look for outliers in the data"
+            )
+        self.averaged.module.load_state_dict(self.best)
+        return self.averaged.module
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "flow": self.flow.state_dict(),
+            "averaged": self.averaged.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "seconds": self.seconds,
+        } | {name: getattr(self, name) for name in _COUNTERS}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.flow.load_state_dict(state["flow"])
+        self.averaged.load_state_dict(state["averaged"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self._seconds_before = state["seconds"]
+        for name in _COUNTERS:
+            setattr(self, name, state[name])
+        if self.stopped in ("", "time_limit"):  # more time may have been given
+            self.stopped = "time_limit" if self.best and self._is_out_of_time() else ""
 
 
-def _loss(flow: nn.Module, batch: Batch) -> Tensor:
-    x, c = (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1] if len(batch) > 1 else None)
-    return -flow(c).log_prob(x).mean()
+_COUNTERS = ["history", "best", "best_score", "rounds_since_best", "step", "skipped", "skipped_in_a_row", "stopped"]
+
+
+class LogLikelihood(nn.Module):
+    """Weighted sum of the log-densities of some rows, and the sum of the weights.
+
+    A module, so that distributed strategies see forward and backward as one.
+    """
+
+    def __init__(self, flow: nn.Module) -> None:
+        super().__init__()
+        self.flow = flow
+
+    def forward(self, rows: Rows) -> tuple[Tensor, float]:
+        log_prob = self.flow(rows.context).log_prob(rows.x)
+        if rows.weight is None:
+            return log_prob.sum(), float(len(log_prob))
+        return (log_prob * rows.weight).sum(), float(rows.weight.sum())
+
+
+class _Mean:
+    """Running weighted mean."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.weight = 0.0
+
+    def add(self, total: Tensor, weight: float) -> None:
+        self.total += float(total.detach())
+        self.weight += weight
+
+    @property
+    def value(self) -> float:
+        return self.total / self.weight if self.weight else math.nan
+
+
+def exponential_average(decay: float) -> Callable[[Any, Any, Any], None]:
+    """Exponential moving average of weights, for torch's `AveragedModel`.
+
+    The decay is smaller at first, because the first weights are the worst.
+    """
+
+    @torch.no_grad()
+    def update(averaged: Any, current: Any, count: Any) -> None:
+        keep = min(decay, (1 + int(count)) / (10 + int(count)))
+        torch._foreach_lerp_(averaged, current, 1 - keep)
+
+    return update
+
+
+def _make_source(data: Data, batch_size: int, seed: int, fabric: Fabric) -> RowSource | StreamSource:
+    if callable(data) and not isinstance(data, Rows | Tensor):
+        return StreamSource(data)
+    rows = as_rows("data", data)
+    rows.check_finite("data")
+    return RowSource(rows, batch_size, seed, fabric.global_rank, fabric.world_size)
+
+
+def _single_cpu() -> Fabric:
+    from lightning_fabric import Fabric
+
+    return Fabric(accelerator="cpu", devices=1)

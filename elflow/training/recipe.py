@@ -1,4 +1,4 @@
-"""How a flow is trained: every number that decides about it, in one place."""
+"""Training settings: learning rate, schedule, batch size, limits and averaging."""
 
 from __future__ import annotations
 
@@ -17,29 +17,36 @@ SCHEDULES = ["constant", "step", "plateau", "cosine", "warmup-exponential"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train.
+    """Training settings.
 
-    Training goes in rounds: so many steps, then the held-out likelihood.
+    Training proceeds in rounds of `round_steps` steps; after each, the validation rows are scored.
 
     Arguments:
-        rate: The learning rate of Adam at the beginning.
-        schedule: What becomes of it. `"step"` halves it every `halve_every` steps; `"plateau"` halves it whenever the
-            held-out likelihood has not grown for `plateau` rounds; `"cosine"` lowers it to zero along a cosine, over
-            `max_steps`; `"warmup-exponential"` raises it linearly over `warmup` steps, and after `hold` steps
-            multiplies it by `gamma` at each step, down to `least_rate`.
-        batch_size: Rows in a batch.
-        max_steps: The greatest number of steps.
-        round_steps: Steps in a round.
-        patience: How many rounds without a better held-out likelihood end the training.
-        time_limit: How many seconds it may take; None for no limit.
-        clip: The greatest norm of a gradient; longer ones are shortened.
-        decay: How much of the averaged weights each step keeps.
-        weight_decay: By how much of the rate each step shrinks the weights (AdamW).
-        halve_every, plateau, warmup, hold, gamma, least_rate: See `schedule`.
+        learning_rate: Initial learning rate of AdamW.
+        schedule: Learning-rate schedule. `"constant"` keeps it; `"step"` halves it every `halve_every` steps;
+            `"plateau"` halves it when the held-out log-likelihood has not improved for `plateau_patience` rounds;
+            `"cosine"` decays it to zero over `max_steps`; `"warmup-exponential"` increases it linearly over
+            `warmup_steps`, holds it until step `hold_steps`, then multiplies it by `gamma` at each step, down to
+            `min_learning_rate`.
+        batch_size: Number of rows in a batch.
+        max_steps: Maximum number of steps.
+        round_steps: Number of steps in a round.
+        patience: Number of rounds without a better held-out log-likelihood after which training stops.
+        time_limit: Maximum time in seconds, over all runs of a resumed training; None for no limit.
+        max_grad_norm: Maximum norm of the gradient; longer gradients are scaled down. Infinity for no clipping.
+        ema_decay: Decay of the exponential moving average of the weights; 0 for no averaging.
+        weight_decay: Weight decay of AdamW.
+        halve_every: See `schedule`, as for the next five.
+        plateau_patience: See `schedule`.
+        warmup_steps: See `schedule`.
+        hold_steps: See `schedule`.
+        gamma: See `schedule`.
+        min_learning_rate: See `schedule`.
 
     Example:
-        >>> Recipe(learning_rate=1e-3, schedule="warmup-exponential", max_steps=100).learning_rate
-        0.001
+        >>> recipe = Recipe(schedule="cosine", max_steps=5_000)
+        >>> recipe.learning_rate, recipe.batch_size
+        (0.003, 256)
     """
 
     learning_rate: float = 3e-3
@@ -60,18 +67,14 @@ class Recipe:
     min_learning_rate: float = 2e-4
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "max_grad_norm", "gamma", "min_learning_rate"):
+        for name in ("learning_rate", "gamma", "min_learning_rate"):
             check_positive(name, getattr(self, name))
-        for name in (
-            "batch_size",
-            "max_steps",
-            "round_steps",
-            "patience",
-            "halve_every",
-            "plateau_patience",
-            "warmup_steps",
-        ):
+        for name in ("batch_size", "max_steps", "round_steps", "patience"):
             check_count(name, getattr(self, name))
+        for name in ("halve_every", "plateau_patience", "warmup_steps"):
+            check_count(name, getattr(self, name))
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm must be positive, infinite for no clipping, got {self.max_grad_norm}")
         check_count("hold_steps", self.hold_steps, least=0)
         check_choice("schedule", self.schedule, SCHEDULES)
         if self.time_limit is not None:
@@ -82,13 +85,13 @@ class Recipe:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
 
     def to_dict(self) -> dict[str, Any]:
-        """What the recipe is made of."""
+        """The settings as JSON stores them."""
         return asdict(self)
 
-    def scheduler(self, optimizer: Optimizer) -> LRScheduler | ReduceLROnPlateau:
-        """What changes the optimizer's rate: after each round for `"plateau"`, otherwise after each step."""
+    def make_scheduler(self, optimizer: Optimizer) -> LRScheduler | ReduceLROnPlateau:
+        """Learning-rate scheduler; `"plateau"` steps after each round, all others after each training step."""
         if self.schedule == "plateau":
-            # Any growth counts: torch's own threshold is relative, which has no meaning for a logarithm.
+            # Any improvement counts. torch's default threshold is relative, which has no meaning for a log-likelihood.
             return ReduceLROnPlateau(
                 optimizer,
                 mode="max",
@@ -107,26 +110,26 @@ class Recipe:
 
 
 class WarmupExponential(LRScheduler):
-    """A rate that grows linearly, holds, then shrinks by a factor at each step down to the least one.
+    """Linear warm-up, a constant phase, then exponential decay down to a minimum.
 
-    Like torch's own it changes the rate that it finds, so that a rate which was halved on the way stays halved.
+    Like torch's schedulers it multiplies the current rate, so that a rate halved by a skipped step stays halved.
     """
 
-    def __init__(self, optimizer: Optimizer, warmup: int, hold: int, gamma: float, least: float) -> None:
-        self.warmup, self.hold, self.gamma, self.least = warmup, hold, gamma, least
+    def __init__(self, optimizer: Optimizer, warmup_steps: int, hold_steps: int, gamma: float, minimum: float) -> None:
+        self.warmup_steps, self.hold_steps, self.gamma, self.minimum = warmup_steps, hold_steps, gamma, minimum
         super().__init__(optimizer)
 
     def get_lr(self) -> list[Any]:
-        """The rate after one more step."""
+        """Learning rates of the next step."""
         step = self.last_epoch
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         if step == 0:
-            return [rate / self.warmup for rate in rates]
-        if step < self.warmup:
+            return [rate / self.warmup_steps for rate in rates]
+        if step < self.warmup_steps:
             return [rate * (step + 1) / step for rate in rates]
-        if step <= self.hold:
+        if step <= self.hold_steps:
             return rates
-        return [max(rate * self.gamma, min(rate, self.least)) for rate in rates]
+        return [max(rate * self.gamma, min(rate, self.minimum)) for rate in rates]
 
 
 IMAGE_RECIPE = Recipe(

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from elflow._checks import check_activation, check_positive
-from elflow.activations import FELU, PiecewiseQuadratic
+from elflow._checks import check_positive
+from elflow.activations import FELU, PiecewiseQuadratic, check_activation
 
 __all__ = ["approximate"]
 

@@ -10,7 +10,7 @@ A backend works on a flat batch of `N` networks of `H` units, each with `M` poin
 ====================  ==========  =========================================================================
 
 All tensors share one dtype and one device, which `Backend.refuses` has accepted. Results are differentiable with
-respect to every tensor. Parameters that are not finite raise ValueError naming the argument, unless there are no
+respect to every tensor. Parameters that are not finite raise `NonFiniteError` naming the argument, unless there are no
 numbers to look at, as in a traced reference; values of `x` or `y` that are not finite concern their own element only.
 """
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from elflow.activations import PiecewiseQuadratic
 
-__all__ = ["LARGEST_LOG", "Backend", "require_finite", "under_transform"]
+__all__ = ["LARGEST_LOG", "Backend", "NonFiniteError", "require_finite"]
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,40 @@ LARGEST_LOG = 12.0
 """To which logarithms are clamped, far beyond what data ask for: an edge is at least 6e-6 wide, at most 1.6e5."""
 
 
-def under_transform() -> bool:
-    """Whether a transform of torch.func (vmap, grad, jvp, ...) or forward-mode differentiation is at work."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+class NonFiniteError(ValueError):
+    """A parameter of a network holds NaN or an infinity, or the product of two parameters overflows.
+
+    Example:
+        >>> import elflow
+        >>> w = torch.ones(3)
+        >>> elflow.functional.lipschitz(w, w, torch.tensor([1.0, torch.nan, torch.inf]))
+        Traceback (most recent call last):
+        ...
+        elflow.kernels.contract.NonFiniteError: w2 must be finite, got 2 of 3 values that are NaN or infinite
+    """
 
 
-def require_finite(**parameters: Tensor) -> None:
-    """Raises the error for the first parameter, or product of w1 and w2, that is not finite."""
+def require_finite(*, phi: Tensor | None = None, **parameters: Tensor) -> None:
+    """Raise `NonFiniteError` for the first parameter, or product of w1 and w2, that is not finite.
+
+    Arguments:
+        phi: The tensor that the parameters were computed from, if any. If it is not finite, the error names it instead
+            of the parameters. Infinite logarithms alone are no error: they are clamped.
+        parameters: w1, b1 and w2, `(N, H)` each, and where there is one b2, `(N,)`.
+    """
     for name, value in parameters.items():
-        wrong = int((~value.isfinite()).sum())
-        if wrong:
-            raise ValueError(f"{name} must be finite, got {wrong} of {value.numel()} values that are NaN or infinite")
-    # Beyond the largest float64 there is nothing left to normalise.
-    if not (parameters["w1"].double() * parameters["w2"].double()).abs().sum(-1).isfinite().all():
-        raise ValueError("w1 * w2 must be finite, got a product beyond the largest float64")
+        if not value.isfinite().all():
+            if phi is not None and not phi.isfinite().all():
+                name, value = "phi", phi
+            wrong = int((~value.isfinite()).sum())
+            raise NonFiniteError(
+                f"{name} must be finite, got {wrong} of {value.numel()} values that are NaN or infinite"
+            )
+    # A product beyond the largest float64 leaves nothing to normalise.
+    total = (parameters["w1"].double() * parameters["w2"].double()).abs().sum(-1)
+    overflows = int((~total.isfinite()).sum())
+    if overflows:
+        raise NonFiniteError(
+            f"w1 * w2 must be finite, got {overflows} of {total.numel()} networks whose product exceeds the largest "
+            "float64"
+        )

@@ -1,0 +1,138 @@
+"""Training data in memory: rows with context and weights, and batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elflow._checks import check_finite
+from elflow.flows.dequantization import Cells
+
+__all__ = ["RowSource", "Rows", "StreamSource", "as_rows"]
+
+
+class Rows:
+    """Training or validation data: features, and optionally a context and a weight of each row.
+
+    A plain class on purpose: Lightning Fabric and DistributedDataParallel cast and copy the tensors of tuples and
+    dataclasses, and cells must stay in double precision.
+
+    Arguments:
+        x: Features, `(N, features)`; images, `(N, channels, height, width)`; or `Cells` for a `Dequantized` flow.
+        context: Context, `(N, context)`; class labels, `(N,)`, for images.
+        weight: Weight of each row in the likelihood, `(N,)`.
+
+    Example:
+        >>> rows = Rows(torch.randn(10, 2), context=torch.randn(10, 1))
+        >>> len(rows), len(rows.take(slice(3)))
+        (10, 3)
+    """
+
+    def __init__(self, x: Any, context: Tensor | None = None, weight: Tensor | None = None) -> None:
+        self.x = x
+        self.context = context
+        self.weight = weight
+
+    def __len__(self) -> int:
+        return len(self.x.offset if isinstance(self.x, Cells) else self.x)
+
+    def __repr__(self) -> str:
+        context = "" if self.context is None else f", context={tuple(self.context.shape)}"
+        return f"Rows({len(self)}{context}{'' if self.weight is None else ', weighted'})"
+
+    def take(self, index: Tensor | slice) -> Rows:
+        """The rows at an index: integers, a mask or a slice."""
+        return self._map(lambda part: part[index])
+
+    def to(self, device: torch.device) -> Rows:
+        """The same rows on another device."""
+        return self._map(lambda part: part.to(device, non_blocking=True))
+
+    def check_finite(self, name: str) -> None:
+        """Refuses NaN and infinities; `name` is the argument that the error names."""
+        parts = {"": self.x, ".context": self.context, ".weight": self.weight}
+        if isinstance(self.x, Cells):
+            parts = {"": self.x.exact, " (cells)": self.x.low, " (offsets)": self.x.offset} | parts
+        for suffix, part in parts.items():
+            if isinstance(part, Tensor) and part.is_floating_point() and part.numel():
+                check_finite(name + suffix, part.reshape(len(part), -1))
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Rows:
+        x = Cells(*map(function, self.x)) if isinstance(self.x, Cells) else function(self.x)
+        return Rows(x, *(None if part is None else function(part) for part in (self.context, self.weight)))
+
+
+def as_rows(name: str, data: Rows | Tensor | Sequence[Tensor]) -> Rows:
+    """Rows of a tensor, or of a pair of features and context."""
+    if isinstance(data, Rows):
+        return data
+    if isinstance(data, Tensor):
+        return Rows(data)
+    if isinstance(data, tuple | list) and 1 <= len(data) <= 3 and all(isinstance(part, Tensor) for part in data):
+        return Rows(*data)
+    raise TypeError(f"{name} must be Rows, a tensor or a pair (x, context) of tensors, got {type(data).__name__}")
+
+
+class RowSource:
+    """Batches of rows in memory, as slices of random permutations.
+
+    Each pass over the rows has its own permutation, which depends on the seed and on the number of the pass only. So
+    the batch of a step depends on its number alone, and a resumed training sees the batches it would have seen.
+
+    Arguments:
+        rows: The rows.
+        batch_size: Rows in a batch, over all processes.
+        seed: Seed of the permutations.
+        rank: The number of this process, which takes its share of each batch.
+        world_size: The number of processes.
+    """
+
+    def __init__(self, rows: Rows, batch_size: int, seed: int, rank: int = 0, world_size: int = 1) -> None:
+        self.rows = rows
+        self.batch_size = min(batch_size, len(rows))
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+
+    def first(self, count: int) -> Rows:
+        """Rows for data-dependent initialisation."""
+        return self.rows.take(slice(count))
+
+    def batches(self, steps: range) -> Iterator[Rows]:
+        """The batches of some steps."""
+        per_pass = len(self.rows) // self.batch_size
+        current, order = -1, torch.empty(0)
+        for step in steps:
+            number, position = divmod(step, per_pass)
+            if number != current:
+                generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+                current, order = number, torch.randperm(len(self.rows), generator=generator)
+            batch = order[position * self.batch_size : (position + 1) * self.batch_size]
+            yield self.rows.take(batch[self.rank :: self.world_size])
+
+
+class StreamSource:
+    """Batches from a function that returns the next one, such as fresh samples of a known distribution.
+
+    Arguments:
+        next_batch: Returns features `(N, features)`, a pair of features and context, or `Rows`.
+    """
+
+    def __init__(self, next_batch: Callable[[], Any]) -> None:
+        self.next_batch = next_batch
+        self._peeked: Rows | None = None
+
+    def first(self, count: int) -> Rows:
+        """The first batch, for data-dependent initialisation; training sees it again."""
+        self._peeked = as_rows("data()", self.next_batch())
+        self._peeked.check_finite("data()")
+        return self._peeked
+
+    def batches(self, steps: range) -> Iterator[Rows]:
+        """The next batches, one for each step."""
+        for _ in steps:
+            batch, self._peeked = self._peeked, None
+            yield as_rows("data()", self.next_batch()) if batch is None else batch
