@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -49,6 +52,26 @@ def check_positive(name: str, value: Any) -> float:
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     if value not in list(choices):
         raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
+
+
+LIBRARIES = tuple(os.path.join(os.path.dirname(path), "") for path in (__file__, torch.__file__))
+"""Folders of elflow and of torch, whose decorators put frames between those of elflow."""
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning at the line of the user's code that called elflow, however deep in elflow its cause lies.
+
+    Example:
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn_user("the rows are few")
+        >>> str(caught[0].message)
+        'the rows are few'
+    """
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARIES):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 def check_order(order: Any, features: int) -> tuple[int, ...]:

@@ -84,7 +84,7 @@ def fit(
     checkpoint = checkpoint_of(output, resume)
     rows, conditions = _tables(data, na or [], drop or [], context or [])
 
-    from elflow.tabular.estimator import FlowDensity
+    from elflow.tabular import FlowDensity
 
     use_threads(threads)
     est = FlowDensity(
@@ -158,7 +158,7 @@ def _is_complete(output: Path, est: Any, rows: Any, conditions: Any) -> bool:
         asked == had
         and contexts == ([] if conditions is None else list(conditions))
         and there.seed_ == check_random_state(est.random_state).randint(2**31 - 1)
-        and there.held_out(rows) is not None
+        and there.validation_mask(rows) is not None
     )
 
 
@@ -166,14 +166,14 @@ def _held_out(est: Any, rows: Any, conditions: Any) -> str:
     """The mean log-density of the rows that were held out, as `elflow score` would have it."""
     import numpy as np
 
-    some = np.flatnonzero(est.held_out(rows))[:MOST_HELD_OUT]
+    some = np.flatnonzero(est.validation_mask(rows))[:MOST_HELD_OUT]
     mean = Mean()
     mean.add(est.score_samples(rows.iloc[some], context=None if conditions is None else conditions.iloc[some]))
     return f"{mean} per row, of {mean.count:,} rows"
 
 
 def _show_found(rows: Any, conditions: Any, columns: dict[str, Any], missing: str) -> None:
-    from elflow.tabular.schema import Schema
+    from elflow.tabular import Schema
 
     schema = Schema.fit(rows, columns, missing)
     context = None if conditions is None else Schema.fit(conditions, None, missing)

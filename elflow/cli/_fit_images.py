@@ -253,7 +253,7 @@ def _tell(flow: Any, entry: dict[str, float]) -> None:
 
 def _fingerprint(images: Any, flow: Any, recipe: Any, held_out: int, seed: int) -> str:
     """What a checkpoint is of."""
-    from elflow.tabular.schema import digest
+    from elflow.tabular import digest
 
     settings = {
         "flow": flow.config,

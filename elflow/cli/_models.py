@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
-SHOWN = 4
-"""How many categories are shown."""
 STOPPED = {
     "patience": "the held-out likelihood grew no more",
     "max_steps": "all steps were done",
@@ -19,7 +16,7 @@ STOPPED = {
 def load_density(path: Path) -> Any:
     """The `FlowDensity` in a file."""
     import elflow
-    from elflow.tabular.estimator import FlowDensity
+    from elflow.tabular import FlowDensity
 
     model = elflow.load(path)
     if isinstance(model, elflow.ImageELF):
@@ -57,17 +54,7 @@ def described(schema: Any, role: str) -> list[dict[str, Any]]:
     """Each column of a schema in words."""
     if schema is None:
         return []
-    return [
-        {
-            "name": column.name,
-            "kind": column.kind,
-            "dtype": column.dtype,
-            "values": _values(column),
-            "missing": bool(column.missing),
-            "role": role,
-        }
-        for column in schema.columns
-    ]
+    return [{**column, "role": role} for column in schema.describe()]
 
 
 def why_stopped(reason: str) -> str:
@@ -86,31 +73,3 @@ def check_output(path: Path, *inputs: Path) -> None:
     for other in inputs:
         if path.exists() and other.exists() and path.samefile(other):
             raise ValueError(f"{path} must not be what is read: choose another name for -o")
-
-
-def _values(column: Any) -> str:
-    """The range of a column, or its categories."""
-    text = _range(column)
-    return f"{text}, or missing" if column.missing else text
-
-
-def _range(column: Any) -> str:
-    import pandas as pd
-
-    if column.levels is not None:
-        shown = ", ".join(map(str, column.levels[:SHOWN]))
-        return f"{len(column.levels)}: {shown}" + (", ..." if len(column.levels) > SHOWN else "")
-    if not column.discrete:
-        low, high = float(column.map.low), float(column.map.high)
-        if math.isinf(low) and math.isinf(high):
-            return "any"
-        if math.isinf(low) or math.isinf(high):
-            return f"at least {low:g}" if math.isinf(high) else f"at most {high:g}"
-        return f"between {low:g} and {high:g}"
-    first, last = int(column.map.edges[0]), int(column.map.edges[-1]) - 1
-    if column.kind == "datetime":
-        tick = int(column.step)
-        ends = [pd.Timestamp(end * tick, unit=column.unit) for end in (first, last)]
-        return f"{ends[0]} to {ends[1]}".replace(" 00:00:00", "")
-    step = column.step or 1.0
-    return f"{first * step:.15g} to {last * step:.15g}" + ("" if step == 1.0 else f" in steps of {step:g}")

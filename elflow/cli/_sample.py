@@ -76,7 +76,7 @@ def _contexts(est: Any, model: Path, context: Path | None, number: int) -> tuple
 
 
 def _rows(est: Any, size: int, conditions: Any, random: Any) -> Any:
-    from elflow.tabular.schema import as_frame
+    from elflow.tabular import as_frame
 
     rows = as_frame(est.sample(size, context=conditions, random_state=random), est.schema_.names)
     if conditions is None:

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 
-from elflow.tabular.schema import Schema, as_frame
+from elflow.tabular import ContextTable, Schema, as_frame
 
 __all__ = ["Column", "pair_columns", "take_rows", "to_frame"]
 
@@ -45,7 +45,7 @@ def take_rows(table: Any, rows: NDArray[np.int64]) -> Any:
     return None if table is None else _safe_indexing(table, rows)
 
 
-def to_frame(table: Any, schema: Schema) -> pd.DataFrame:
+def to_frame(table: ContextTable, schema: Schema) -> pd.DataFrame:
     """Convert to a DataFrame with the columns of a schema, in its order."""
     return schema.align(as_frame(table, schema.names))
 

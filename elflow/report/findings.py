@@ -26,8 +26,7 @@ from elflow.report._compare import (
 from elflow.report._pit import Pit, pits
 from elflow.report._tables import Column, pair_columns, take_rows, to_frame
 from elflow.report.baselines import fit_baselines
-from elflow.tabular.estimator import DRAWS, FlowDensity
-from elflow.tabular.schema import kind_of_table
+from elflow.tabular import N_DRAWS, ContextTable, FlowDensity, Table, table_kind
 from elflow.training import Training
 
 __all__ = ["Anomaly", "Column", "Correlations", "Findings", "Marginal", "Pit", "Score", "TwoSample", "measure"]
@@ -144,7 +143,7 @@ class Findings:
 
 
 def measure(
-    est: FlowDensity, X: Any, context: Any = None, max_rows: int | None = None, random_state: int = 0
+    est: FlowDensity, X: Table, context: ContextTable | None = None, max_rows: int | None = None, random_state: int = 0
 ) -> Findings:
     """Compute the numbers of a report.
 
@@ -158,7 +157,7 @@ def measure(
         random_state: Seed of all random choices.
 
     Example:
-        >>> from elflow.tabular.estimator import FlowDensity
+        >>> from elflow.tabular import FlowDensity
         >>> table = np.random.default_rng(0).normal(size=(100, 1))
         >>> found = measure(FlowDensity(max_steps=20, random_state=0).fit(table), table)
         >>> found.is_validation, found.n_train, found.n_test
@@ -169,7 +168,7 @@ def measure(
     if not isinstance(est, FlowDensity):
         raise TypeError(f"est must be a fitted elflow.FlowDensity, got {type(est).__name__}")
     check_is_fitted(est, "model_")
-    if kind_of_table(X) == "numpy":
+    if table_kind(X) == "numpy":
         X = np.asarray(X)
     count = len(X)
     if count < MIN_ROWS:
@@ -179,7 +178,7 @@ def measure(
     if max_rows is None:
         max_rows = int(np.clip(MAX_NUMBERS // est.schema_.features, *MAX_ROWS_RANGE))
     rng = np.random.default_rng(random_state)
-    validation = est.held_out(X)
+    validation = est.validation_mask(X)
     is_validation = validation is not None and bool(0 < validation.sum() < count)
     test, train = _split_rows(validation if is_validation else None, count, max_rows, rng)
     used = np.append(test, train)  # test rows come first, here and in all that is derived from it
@@ -248,7 +247,7 @@ def _split_rows(
 def _score_baselines(est: FlowDensity, X: Any, n_test: int, of_test: Floats, random_state: int) -> list[Score]:
     """Score the baselines, in the units of the data and with as many draws per discrete value as the model."""
     test, train = take_rows(X, np.arange(n_test)), take_rows(X, np.arange(n_test, len(X)))
-    draws = [est.encode(test, random_state=draw) for draw in range(DRAWS if est.schema_.cells else 1)]
+    draws = [est.encode(test, random_state=draw) for draw in range(N_DRAWS if est.schema_.cells else 1)]
     z, log_volume = (np.stack(parts) for parts in zip(*draws, strict=True))
     scores = []
     for baseline in fit_baselines(est.encode(train)[0], random_state=random_state):

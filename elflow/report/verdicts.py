@@ -49,7 +49,7 @@ def judge(found: Findings) -> tuple[Verdict, ...]:
     Example:
         >>> import numpy
         >>> from elflow.report.findings import measure
-        >>> from elflow.tabular.estimator import FlowDensity
+        >>> from elflow.tabular import FlowDensity
         >>> table = numpy.random.default_rng(0).normal(size=(100, 1))
         >>> found = measure(FlowDensity(max_steps=20, random_state=0).fit(table), table)
         >>> [verdict.title for verdict in judge(found)]

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from elflow._files import replacing
 from elflow.report._page import render_page
 from elflow.report.findings import Findings, measure
-from elflow.tabular.estimator import FlowDensity
+from elflow.tabular import ContextTable, FlowDensity, Table
 
 __all__ = ["write"]
 
 
 def write(
     est: FlowDensity,
-    X: Any,
+    X: Table,
     path: str | os.PathLike[str],
-    context: Any = None,
+    context: ContextTable | None = None,
     max_rows: int | None = None,
     random_state: int = 0,
 ) -> Findings:
@@ -39,7 +38,7 @@ def write(
 
     Example:
         >>> import numpy, tempfile
-        >>> from elflow.tabular.estimator import FlowDensity
+        >>> from elflow.tabular import FlowDensity
         >>> table = numpy.random.default_rng(0).normal(size=(100, 1))
         >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
         >>> with tempfile.TemporaryDirectory() as folder:
