@@ -188,7 +188,10 @@ def draw_likelihood(scores: Sequence[Score]) -> str:
         axes.tick_params(axis="y", length=0, labelcolor=INK, labelsize=13)
         axes.spines["left"].set_visible(False)
         axes.margins(x=0.08)
-        _set_ticks(axes.xaxis, 5)
+        if shown:
+            _set_ticks(axes.xaxis, 5)
+        else:
+            axes.set_xticks([])
         axes.set_xlabel("nats per row (higher is better)")
         return _render_svg(figure, "likelihood", "Held-out log-likelihood of the model and the baselines")
 

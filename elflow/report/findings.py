@@ -244,7 +244,7 @@ def _split_rows(
     return test, train[: max_rows - len(test)]
 
 
-def _score_baselines(est: FlowDensity, X: Any, n_test: int, of_test: Floats, random_state: int) -> list[Score]:
+def _score_baselines(est: FlowDensity, X: Table, n_test: int, of_test: Floats, random_state: int) -> list[Score]:
     """Score the baselines, in the units of the data and with as many draws per discrete value as the model."""
     test, train = take_rows(X, np.arange(n_test)), take_rows(X, np.arange(n_test, len(X)))
     draws = [est.encode(test, random_state=draw) for draw in range(N_DRAWS if est.schema_.cells else 1)]
@@ -273,14 +273,14 @@ def _standard_error(values: Floats) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 and np.isfinite(values).all() else np.nan
 
 
-def _draw_samples(est: FlowDensity, count: int, context: Any, random_state: int) -> Any:
+def _draw_samples(est: FlowDensity, count: int, context: ContextTable | None, random_state: int) -> Table:
     """Draw samples; with a context, one for each of its rows."""
     if context is None:
         return est.sample(count, random_state=random_state)
     return est.sample(1, context=context, random_state=random_state)
 
 
-def _take_judged(est: FlowDensity, columns: Sequence[Column], context: Any, count: int) -> list[Column]:
+def _take_judged(est: FlowDensity, columns: Sequence[Column], context: ContextTable | None, count: int) -> list[Column]:
     """The first rows of each column, and of the context, which is the same for real and sampled rows."""
     first = [Column(c.name, c.kind, c.real[:count], c.sampled[:count], c.labels) for c in columns]
     if est.context_schema_ is not None:
@@ -290,7 +290,7 @@ def _take_judged(est: FlowDensity, columns: Sequence[Column], context: Any, coun
 
 
 def _transform_columns(
-    est: FlowDensity, columns: Sequence[Column], X: Any, context: Any, random_state: int
+    est: FlowDensity, columns: Sequence[Column], X: Table, context: ContextTable | None, random_state: int
 ) -> tuple[Pit, ...]:
     """Transform columns, numbers and times first, on few enough rows to keep the time bounded."""
     numbers = MAX_PIT_NUMBERS // est.schema_.features
