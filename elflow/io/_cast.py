@@ -49,7 +49,7 @@ def is_text(dtype: pa.DataType) -> bool:
 
 
 def trim_text(values: Values, missing: Sequence[str]) -> Values:
-    """Removes white space around text, and replaces the texts in `missing` by null."""
+    """Remove white space around text, and replace the texts in `missing` by null."""
     values = pc.utf8_trim_whitespace(values)
     if not missing:
         return values
@@ -58,7 +58,7 @@ def trim_text(values: Values, missing: Sequence[str]) -> Values:
 
 
 def infer_type(text: Values, decimal: str = ".") -> Values:
-    """Converts text to integers, floats, booleans or times, whichever is the first to fit; otherwise returns it."""
+    """Convert text to integers, floats, booleans or times, whichever is the first to fit; otherwise return it."""
     present = text.drop_null()
     if not len(present):
         return pa.chunked_array([pa.nulls(len(text), pa.float64())])
@@ -74,7 +74,7 @@ def infer_type(text: Values, decimal: str = ".") -> Values:
 
 
 def parse_times(text: Values) -> Values:
-    """Parses ISO dates and times, in microseconds if that is exact, else in nanoseconds."""
+    """Parse ISO dates and times, in microseconds if that is exact, else in nanoseconds."""
     first = text.drop_null().slice(0, N_TRIED)
     for dtype in (pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")):
         try:
@@ -86,7 +86,7 @@ def parse_times(text: Values) -> Values:
 
 
 def simplify_type(name: str, values: Values) -> Values:
-    """Reduces Arrow's types to numbers, text, dictionaries of text, booleans and timestamps."""
+    """Reduce Arrow's types to numbers, text, dictionaries of text, booleans and timestamps."""
     dtype = values.type
     types = pa.types
     if types.is_dictionary(dtype):
@@ -110,7 +110,7 @@ def simplify_type(name: str, values: Values) -> Values:
 def convert_column(
     values: Values, column: ColumnType, row: int, missing: Sequence[str], decimal: str = "."
 ) -> pd.Series:
-    """Converts values to the dtype of a model's column.
+    """Convert values to the dtype of a model's column.
 
     Arguments:
         values: Text, or values of a Parquet file.
@@ -144,7 +144,7 @@ def convert_column(
 
 
 def to_pandas(values: Values) -> pd.Series:
-    """Converts to a series. Integers and booleans keep their type when some are missing."""
+    """Convert to a series. Integers and booleans keep their type when some are missing."""
     nullable = NULLABLE if values.null_count else {}
     return values.to_pandas(types_mapper=nullable.get)
 
@@ -164,7 +164,7 @@ def _choose_dtype(column: ColumnType) -> Any:
 
 
 def _parse(name: str, values: Values, row: int, expected: str, parse: Callable[[Values], Values]) -> Values:
-    """Applies `parse`; if that fails, raises an error with the first value that it rejects."""
+    """Apply `parse`; if that fails, raise an error with the first value that it rejects."""
     try:
         return parse(values)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

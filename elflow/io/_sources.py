@@ -49,11 +49,11 @@ class Source(ABC):
 
     @abstractmethod
     def read_blocks(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Reads columns in blocks of varying numbers of rows."""
+        """Read columns in blocks of varying numbers of rows."""
 
     @abstractmethod
     def convert_column(self, name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Converts all values of a column to the type inferred from them or stored in the file."""
+        """Convert all values of a column to the type inferred from them or stored in the file."""
 
     def check_columns(self, columns: Sequence[str]) -> list[str]:
         """The columns as a list, once it is certain that the file has all of them."""
@@ -125,7 +125,7 @@ class ParquetSource(Source):
 
 
 def open_source(path: Path, na_values: Sequence[str]) -> Source:
-    """Opens a file by the format that its name implies, and checks that it holds a table."""
+    """Open a file by the format that its name implies, and check that it holds a table."""
     if isinstance(na_values, str):
         raise TypeError(f"na_values must be a sequence of strings, got {na_values!r}")
     if path.is_dir():

@@ -61,7 +61,7 @@ def reading(name: object) -> Iterator[None]:
 
 
 def check_no_split(path: Path, split: str | None) -> None:
-    """Refuses a choice of split for a file that has no splits."""
+    """Refuse a choice of split for a file that has no splits."""
     if split is not None:
         raise ValueError(f"split must be None for {path}, which is not divided into training and test, got {split!r}")
 
@@ -82,7 +82,7 @@ def is_idx(path: Path) -> bool:
 
 
 def read_idx(path: Path, split: str | None) -> Arrays:
-    """Reads an idx file of images, or that of a folder, and the labels in the file beside it."""
+    """Read an idx file of images, or that of a folder, and the labels in the file beside it."""
     if path.is_dir():
         path = _find_idx_file(path, split or "train")
     else:
@@ -135,7 +135,7 @@ def _read_idx_array(path: Path, axes: int) -> np.ndarray:
 
 
 def read_numpy(path: Path, split: str | None) -> Arrays:
-    """Reads the array of an .npy file, or images and labels of an .npz file by their names."""
+    """Read the array of an .npy file, or images and labels of an .npz file by their names."""
     with path.open("rb") as stream:  # NumPy does not close a damaged file
         with reading(path):
             file = np.load(stream, allow_pickle=False)
@@ -232,7 +232,7 @@ def has_batches(folder: Path) -> bool:
 
 
 def read_batches(path: Path, split: str | None) -> Arrays:
-    """Reads CIFAR-10, in the Python or the binary version, from a tar file or a folder."""
+    """Read CIFAR-10, in the Python or the binary version, from a tar file or a folder."""
     wanted = BATCHES[split or "train"]
     read_files = _read_folder_files if path.is_dir() else _read_tar_files
     files = read_files(path, _add_binary_names(wanted))
@@ -256,7 +256,7 @@ def _read_folder_files(path: Path, names: Collection[str]) -> dict[str, bytes]:
 
 
 def _read_tar_files(path: Path, names: Collection[str]) -> dict[str, bytes]:
-    """Reads files of an archive into memory; nothing is extracted to the disk."""
+    """Read files of an archive into memory; nothing is extracted to the disk."""
     contents: dict[str, bytes] = {}
     with reading(path), tarfile.open(path) as archive:
         for member in archive:  # in their order: seeking back would decompress everything again

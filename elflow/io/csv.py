@@ -48,7 +48,7 @@ class Dialect:
 
 
 def sniff(path: Path) -> Dialect:
-    """Detects the format of a text table from its first rows.
+    """Detect the format of a text table from its first rows.
 
     Arguments:
         path: A text file in UTF-8, which may be compressed by gzip (`.gz`).
@@ -90,7 +90,7 @@ def sniff(path: Path) -> Dialect:
 def read_blocks(
     path: Path, dialect: Dialect, columns: Sequence[str], on_read: Callable[[int], object] = lambda position: None
 ) -> Iterator[pa.Table]:
-    """Reads columns as unparsed text, in blocks of varying numbers of rows.
+    """Read columns as unparsed text, in blocks of varying numbers of rows.
 
     Arguments:
         path: A text file, as for `sniff`.

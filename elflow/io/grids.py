@@ -21,7 +21,7 @@ WHITE = 255
 
 
 def make_grid(images: Tensor | np.ndarray, columns: int | None = None, levels: int = 256, gap: int = 2) -> np.ndarray:
-    """Arranges images in a grid, row by row, on a white background.
+    """Arrange images in a grid, row by row, on a white background.
 
     Images with fewer than 20 pixels per side are enlarged by a whole factor, so that single pixels are visible.
 
@@ -62,7 +62,7 @@ def make_grid(images: Tensor | np.ndarray, columns: int | None = None, levels: i
 def write_grid(
     images: Tensor | np.ndarray, path: str | os.PathLike[str], columns: int | None = None, levels: int = 256
 ) -> None:
-    """Writes a grid of images to a PNG file, which appears only when it is complete.
+    """Write a grid of images to a PNG file, which appears only when it is complete.
 
     Arguments:
         images: As for `make_grid`.

@@ -54,7 +54,7 @@ class Images(NamedTuple):
 
 
 def read_images(path: str | os.PathLike[str], split: str | None = None, size: Sequence[int] | None = None) -> Images:
-    """Reads images, and their labels if there are any, from a file or folder in one of these formats:
+    """Read images, and their labels if there are any, from a file or folder in one of these formats:
 
     * **idx**, the format of MNIST: a file `train-images-idx3-ubyte`, or `.gz`, with labels in the file beside it; or a
       folder of these files.
@@ -161,7 +161,7 @@ def _list_image_files(folder: Path) -> list[Path]:
 
 
 def _stack_image_files(files: Sequence[Path], size: Sequence[int] | None) -> np.ndarray:
-    """Reads files into one array `(N, C, H, W)`."""
+    """Read files into one array `(N, C, H, W)`."""
     channels, height, width = shape = _read_image_file(files[0], size).shape
     x = np.empty((len(files), *shape), np.uint8)
     for i, file in enumerate(files):
@@ -182,7 +182,7 @@ def _stack_image_files(files: Sequence[Path], size: Sequence[int] | None) -> np.
 
 
 def _read_image_file(file: Path, size: Sequence[int] | None) -> np.ndarray:
-    """Reads a file into an array `(C, H, W)`."""
+    """Read a file into an array `(C, H, W)`."""
     with reading(file), Image.open(file, formats=FORMATS) as opened:
         ImageOps.exif_transpose(opened, in_place=True)  # cameras store the orientation in the metadata
         image = _convert_mode(opened)
@@ -191,7 +191,7 @@ def _read_image_file(file: Path, size: Sequence[int] | None) -> np.ndarray:
 
 
 def _convert_mode(image: Image.Image) -> Image.Image:
-    """Converts to mode L or RGB. GIFs always become RGB: whether Pillow detects grey depends on the palette."""
+    """Convert to mode L or RGB. GIFs always become RGB: whether Pillow detects grey depends on the palette."""
     if image.mode == "RGB" or (image.mode == "L" and image.format != "GIF"):
         return image
     if image.mode.startswith("I"):  # 16 bits, which Pillow would clip at 255

@@ -31,7 +31,7 @@ TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S%z"]
 
 
 def read_table(path: PathLike, na_values: Sequence[str] = (), columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Reads a table from a file.
+    """Read a table from a file.
 
     A text file must have a header. Its separator is detected (comma, semicolon, tab or bar), and so are the types of
     its columns: integers, floats, booleans, ISO dates and times, and otherwise text. White space around values is
@@ -75,7 +75,7 @@ def scan_table(
     na_values: Sequence[str] = (),
     extra: bool = False,
 ) -> TableScan:
-    """Reads a table in blocks, with the columns and dtypes of a model, in a bounded amount of memory.
+    """Read a table in blocks, with the columns and dtypes of a model, in a bounded amount of memory.
 
     Arguments:
         path: A file, as for `read_table`.
@@ -217,7 +217,7 @@ class TableWriter:
         self._stack.__exit__(kind, error, trace)
 
     def write(self, frame: pd.DataFrame) -> None:
-        """Appends rows, which must have the columns of the first block."""
+        """Append rows, which must have the columns of the first block."""
         if self._is_text:
             self._format_times(frame).to_csv(self._sink, sep=self._separator, index=False, header=not self.rows)
         else:
@@ -228,7 +228,7 @@ class TableWriter:
         self.rows += len(frame)
 
     def _format_times(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Formats times as text. The resolution never decreases, lest a block of whole days differ from the others."""
+        """Format times as text. The resolution never decreases, lest a block of whole days differ from the others."""
         times = frame.select_dtypes(["datetime", "datetimetz"])
         frame = frame.copy(deep=False)
         for name in times:
@@ -242,7 +242,7 @@ class TableWriter:
 
 
 def _rebatch(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """Regroups tables so that each has `rows` rows; the last may have fewer."""
+    """Regroup tables so that each has `rows` rows; the last may have fewer."""
     pending: list[pa.Table] = []
     count = 0
     for table in tables:
