@@ -311,7 +311,7 @@ def test_the_checker_accepts(path, source):
 
 
 def test_the_checker_of_experiments():
-    source = "from elflow import ELF\nfrom elflow._checks import a\nfrom experiments.data import _b\nfrom elflow.io import _c"
+    source = "from elflow._checks import a\n\nfrom experiments.data import _b\nfrom elflow.io import _c"
     path = "experiments/data/b.py"
     assert check_experiments({path: source}) == [f"{path}:4: private names must stay in their room, got elflow.io._c"]
     path = "experiments/paper/b.py"
