@@ -53,11 +53,11 @@ def reference(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
 
 
 def sweep(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
-    return native.steepest(w1, b1, w2, "sweep")[0]
+    return native.find_steepest(w1, b1, w2, "sweep")[0]
 
 
 def direct(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
-    return native.steepest(w1, b1, w2, "direct")[0]
+    return native.find_steepest(w1, b1, w2, "direct")[0]
 
 
 # Each with how many numbers its networks may have between them, by how much work it has to do for one of H units.
