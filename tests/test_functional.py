@@ -12,7 +12,7 @@ from elflow.functional import elf, elf_inverse, felu, lipschitz
 
 @pytest.fixture
 def network(generator):
-    w1, b1, w2 = testing.networks("ordinary", 1, 5, torch.float32, generator)
+    w1, b1, w2 = testing.make_networks("ordinary", 1, 5, torch.float32, generator)
     return w1[0], b1[0], w2[0], torch.tensor(0.3)
 
 
@@ -78,7 +78,7 @@ def test_non_contiguous_input(implementation, generator):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_points_that_are_not_finite_concern_themselves_only(implementation, value, generator):
-    weights = [w.requires_grad_() for w in testing.networks("ordinary", 9, 5, torch.float64, generator)]
+    weights = [w.requires_grad_() for w in testing.make_networks("ordinary", 9, 5, torch.float64, generator)]
     x, shift = torch.randn(2, 9, dtype=torch.float64, generator=generator)
     spoilt = x.clone()
     spoilt[4] = value
@@ -104,7 +104,7 @@ def test_points_that_are_not_finite_concern_themselves_only(implementation, valu
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["w1", "b1", "w2", "b2"])
 def test_parameters_must_be_finite(implementation, name, value, generator):
-    w1, b1, w2 = testing.networks("ordinary", 9, 5, torch.float32, generator)
+    w1, b1, w2 = testing.make_networks("ordinary", 9, 5, torch.float32, generator)
     arguments = {"w1": w1, "b1": b1, "w2": w2, "b2": torch.zeros(9)}
     arguments[name].view(-1)[3] = value
     message = rf"{name} must be finite, got 1 of \d+ values that are NaN or infinite"

@@ -17,7 +17,7 @@ from elflow.kernels import native
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
 INVERSE_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-11}
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-kinds = pytest.mark.parametrize("kind", testing.KINDS)
+kinds = pytest.mark.parametrize("kind", testing.NETWORK_KINDS)
 
 
 @dtypes
@@ -26,27 +26,27 @@ kinds = pytest.mark.parametrize("kind", testing.KINDS)
 def test_lipschitz_is_exact(implementation, kind, units, count, dtype, generator):
     if implementation == "reference" and units == 1000:
         count = 1
-    weights = testing.networks(kind, count, units, dtype, generator)
+    weights = testing.make_networks(kind, count, units, dtype, generator)
     found = functional.lipschitz(*weights)
     assert testing.lipschitz_error(found, *weights).max() <= TOLERANCE[dtype]
-    assert testing.overtaken(found, *weights, generator).max() <= TOLERANCE[dtype]
+    assert testing.excess_slope(found, *weights, generator).max() <= TOLERANCE[dtype]
 
 
 @settings(deadline=None, max_examples=200)
 @given(
     seed=st.integers(0, 2**32),
     units=st.integers(1, 40),
-    kind=st.sampled_from(list(testing.KINDS)),
+    kind=st.sampled_from(list(testing.NETWORK_KINDS)),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     bound=st.sampled_from([1e-3, 0.5, 0.99, 0.9999]),
     distance=st.sampled_from([1e-3, 1.0, 1e3, 1e12, 1e25]),
 )
 def test_any_network(seed, units, kind, dtype, bound, distance):
     generator = Generator().manual_seed(seed)
-    weights = testing.networks(kind, 50, units, dtype, generator)
+    weights = testing.make_networks(kind, 50, units, dtype, generator)
     found = functional.lipschitz(*weights)
     assert testing.lipschitz_error(found, *weights).max() <= TOLERANCE[dtype]
-    assert testing.overtaken(found, *weights, generator).max() <= TOLERANCE[dtype]
+    assert testing.excess_slope(found, *weights, generator).max() <= TOLERANCE[dtype]
     y = distance * torch.randn(50, dtype=dtype, generator=generator)
     shift = torch.randn(50, dtype=dtype, generator=generator)
     assert (testing.inverse_error(y, *weights, shift, bound) <= INVERSE_TOLERANCE[dtype]).all()
@@ -57,7 +57,7 @@ def test_any_network(seed, units, kind, dtype, bound, distance):
 @pytest.mark.parametrize("bound", [0.5, 0.99, 0.9999])
 def test_inverse_is_exact(implementation, kind, bound, dtype, generator):
     for units, count in [(1, 50), (7, 100), (40, 30)]:
-        weights = testing.networks(kind, count, units, dtype, generator)
+        weights = testing.make_networks(kind, count, units, dtype, generator)
         shift = torch.randn(count, dtype=dtype, generator=generator)
         for distance in (1e-2, 1.0, 1e2, 1e6):
             y = distance * torch.randn(count, dtype=dtype, generator=generator)
@@ -67,7 +67,7 @@ def test_inverse_is_exact(implementation, kind, bound, dtype, generator):
 @dtypes
 @kinds
 def test_both_directions_are_increasing(implementation, kind, dtype, generator):
-    weights = testing.networks(kind, 40, 12, dtype, generator)
+    weights = testing.make_networks(kind, 40, 12, dtype, generator)
     shift = torch.zeros(40, 1, dtype=dtype)
     x = torch.linspace(-8, 8, 500, dtype=dtype)
     shared = [w[:, None] for w in weights]
@@ -104,7 +104,7 @@ def test_implementations_agree(implementation, dtype, generator):
 
 
 def _leaves(kind, count, units, dtype, generator):
-    weights = testing.networks(kind, count, units, dtype, generator)
+    weights = testing.make_networks(kind, count, units, dtype, generator)
     shift = torch.randn(count, dtype=dtype, generator=generator)
     return [t.requires_grad_() for t in (*weights, shift)]
 
@@ -140,7 +140,7 @@ def test_gradcheck_of_other_activations(activation, generator):
 @pytest.mark.parametrize("activation", [FELU, RELU, QELU], ids=lambda a: a.name)
 def test_every_activation(activation, kind, generator):
     """No slope found by dense search exceeds the constant, one comes close, and the inverse inverts."""
-    w1, b1, w2 = testing.networks(kind, 30, 6, torch.float64, generator)
+    w1, b1, w2 = testing.make_networks(kind, 30, 6, torch.float64, generator)
     shift = torch.randn(30, dtype=torch.float64, generator=generator)
     with kernels.backend("reference"):
         found = functional.lipschitz(w1, b1, w2, activation)
@@ -163,16 +163,16 @@ def test_every_activation(activation, kind, generator):
 
 
 def test_sweep_and_direct_evaluation_agree(generator):
-    for kind in testing.KINDS:
+    for kind in testing.NETWORK_KINDS:
         for units in (1, 3, 8, 31, 100):
-            weights = testing.networks(kind, 40, units, torch.float32, generator)
+            weights = testing.make_networks(kind, 40, units, torch.float32, generator)
             from_sweep, _ = native.find_steepest(*weights, "sweep")
             direct, _ = native.find_steepest(*weights, "direct")
             torch.testing.assert_close(from_sweep, direct, rtol=1e-6, atol=0)
 
 
 def test_other_dtypes_go_through_the_reference(generator):
-    weights = [w.bfloat16() for w in testing.networks("ordinary", 4, 5, torch.float32, generator)]
+    weights = [w.bfloat16() for w in testing.make_networks("ordinary", 4, 5, torch.float32, generator)]
     assert functional.lipschitz(*weights).dtype == torch.bfloat16
     with kernels.backend("native"), pytest.raises(ValueError, match=r"float32 and float64, not torch.bfloat16"):
         functional.lipschitz(*weights)
@@ -225,7 +225,7 @@ def test_steep_units_that_share_breakpoints(implementation, scale, dtype):
 @dtypes
 @kinds
 def test_lipschitz_against_rational_numbers(implementation, kind, dtype, generator):
-    weights = testing.networks(kind, 10, 5, dtype, generator)
+    weights = testing.make_networks(kind, 10, 5, dtype, generator)
     for found, w1, b1, w2 in zip(functional.lipschitz(*weights), *weights, strict=True):
         truth, size = _exact_lipschitz(w1, b1, w2)
         smallest = Fraction(torch.finfo(dtype).tiny / torch.finfo(dtype).eps)

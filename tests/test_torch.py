@@ -13,7 +13,7 @@ from elflow.kernels import native
 
 @pytest.fixture
 def arguments(generator):
-    weights = testing.networks("ordinary", 12, 7, torch.float32, generator)
+    weights = testing.make_networks("ordinary", 12, 7, torch.float32, generator)
     x, shift = torch.randn(2, 12, generator=generator)
     return [t.requires_grad_() for t in (x, *weights, shift)]
 
@@ -55,7 +55,7 @@ def test_compiles_with_inductor_and_any_batch_size(generator):
     torch._dynamo.reset()
     compiled = torch.compile(lambda *t: functional.elf(*t)[0].sum(), fullgraph=True, dynamic=True)
     for count in (4, 9, 30):
-        weights = testing.networks("ordinary", count, 7, torch.float32, generator)
+        weights = testing.make_networks("ordinary", count, 7, torch.float32, generator)
         x, shift = torch.randn(2, count, generator=generator)
         torch.testing.assert_close(compiled(x, *weights, shift), functional.elf(x, *weights, shift)[0].sum())
 
@@ -84,7 +84,9 @@ def test_operators_pass_the_checks_of_torch(arguments):
 def test_same_bits_on_any_number_of_threads(shape, generator):
     """Networks with one point, few networks with many points, one large network: results and gradients."""
     n, m, units = shape
-    weights = [w[:, None].requires_grad_() for w in testing.networks("ordinary", n, units, torch.float32, generator)]
+    weights = [
+        w[:, None].requires_grad_() for w in testing.make_networks("ordinary", n, units, torch.float32, generator)
+    ]
     x = torch.randn(n, m, generator=generator, requires_grad=True)
     shift = torch.randn(n, 1, generator=generator, requires_grad=True)
     before = torch.get_num_threads()
@@ -112,7 +114,7 @@ def test_shares_the_threads_of_torch():
 
 def test_releases_the_interpreter(generator):
     """Another Python thread goes on while the kernel works."""
-    weights = testing.networks("ordinary", 20000, 128, torch.float32, generator)
+    weights = testing.make_networks("ordinary", 20000, 128, torch.float32, generator)
     ticks, stop = [], threading.Event()
 
     def tick():
@@ -131,7 +133,7 @@ def test_releases_the_interpreter(generator):
 
 
 def test_may_be_called_from_many_threads(generator):
-    weights = testing.networks("wide", 500, 20, torch.float64, generator)
+    weights = testing.make_networks("wide", 500, 20, torch.float64, generator)
     expected = functional.lipschitz(*weights)
     with ThreadPoolExecutor(8) as pool:
         for found in pool.map(lambda _: functional.lipschitz(*weights), range(64)):

@@ -109,7 +109,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         for size in sizes:
             for name, algorithm in ALGORITHMS.items():
                 units, count = (size, networks_at_once(name, size)) if kind == "units" else (FIXED_UNITS, size)
-                weights = testing.networks("ordinary", count, units, torch.float32, generator)
+                weights = testing.make_networks("ordinary", count, units, torch.float32, generator)
                 truth = lipschitz(*weights)
                 apart = max(apart, float(((algorithm(*weights) - truth).abs() / truth).max()))
                 call = f"{kind} {name} {size}"
