@@ -1,4 +1,4 @@
-"""The contract of a backend, held against slow and trustworthy answers."""
+"""The contract of a backend, compared with slow but reliable results."""
 
 from fractions import Fraction
 
@@ -73,7 +73,7 @@ def test_both_directions_are_increasing(implementation, kind, dtype, generator):
     shared = [w[:, None] for w in weights]
     for function in (lambda *a: functional.elf(*a)[0], functional.elf_inverse):
         y = function(x, *shared, shift)
-        # Rounding makes neighbours equal at the worst.
+        # Rounding may make neighbours equal, up to a few units in the last place.
         assert (y.diff() >= -4 * torch.finfo(dtype).eps * y.abs()[:, 1:].clamp(min=1)).all()
 
 
@@ -199,7 +199,7 @@ def test_second_derivatives_are_refused_not_wrong(function, generator):
 
 
 def _exact_lipschitz(w1, b1, w2):
-    """In rational numbers: no rounding at all."""
+    """The Lipschitz constant and the sum of |w1 w2| in rational numbers, without rounding."""
     units = [tuple(Fraction(float(v)) for v in unit) for unit in zip(w1, b1, w2, strict=True)]
     ends = [sum((w * v for w, _, v in units if w * side > 0), Fraction()) for side in (1, -1)]
     places = [-(off + b) / w for w, b, _ in units if w for off in (0, 1)]
@@ -210,7 +210,7 @@ def _exact_lipschitz(w1, b1, w2):
 @dtypes
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e12, 1e20])
 def test_steep_units_that_share_breakpoints(implementation, scale, dtype):
-    """Moving such a breakpoint by one rounding would move its units by far more than their ramps are wide."""
+    """A rounding error of such a breakpoint would move its units by far more than the width of their ramps."""
     rng = np.random.default_rng(0)
     for _ in range(20):
         times = rng.choice([1, 2, 4], 6) * rng.choice([-1, 1], 6)
@@ -253,7 +253,7 @@ def test_slopes_near_the_ends_of_float64(implementation, w1, b1, w2, constant):
 @dtypes
 @pytest.mark.parametrize("steepness", [1e3, 1e12, 1e20, 1e30])
 def test_inverse_on_a_narrow_ramp(implementation, steepness, dtype):
-    """The answer lies where the map turns from almost flat to steep within less than one rounding of x."""
+    """The solution lies where the map turns from almost flat to steep within one rounding error of x."""
     w1 = torch.tensor([1.0, steepness], dtype=dtype)
     b1 = torch.tensor([0.1, -0.9999], dtype=dtype)
     w2 = torch.tensor([-1.0, 2 / steepness], dtype=dtype)
@@ -264,8 +264,8 @@ def test_inverse_on_a_narrow_ramp(implementation, steepness, dtype):
 
 @dtypes
 @pytest.mark.parametrize(("bound", "spikes", "width"), [(0.99, 170, 1e-3), (0.9999, 170, 1e-4), (0.5, 60, 1e-2)])
-def test_inverse_of_a_map_made_to_slow_it_down(bound, spikes, width, dtype):
-    """Steep spikes at every point that a search by slopes alone would visit, on an otherwise almost flat map."""
+def test_inverse_of_a_map_that_defeats_newtons_method(bound, spikes, width, dtype):
+    """An almost flat map with a steep spike at every point that Newton's method would visit."""
     w1, b1, w2 = np.array([1.0]), np.array([1 / bound]), np.array([-bound])
     x = 0.0
     for _ in range(spikes):

@@ -1,4 +1,4 @@
-"""The operators inside torch: compilation, export, its own checks, threads."""
+"""The operators within torch: compilation, export, torch's own checks, threads."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ def loss(x, w1, b1, w2, b2):
     return (y.square() - log_slope + back.sin()).sum() + functional.lipschitz(w1, b1, w2).sum()
 
 
-@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("reference", marks=pytest.mark.slow)])
 def test_compiles_into_one_graph(backend, arguments):
     torch._dynamo.reset()
     with kernels.backend(backend):
@@ -95,7 +95,7 @@ def test_same_bits_on_any_number_of_threads(shape, generator):
         torch.set_num_threads(threads)
         y, log_slope = functional.elf(x, *weights, shift)
         back = functional.elf_inverse(x, *weights, shift)
-        # Gradients are given, not summed up by torch, whose sums depend on the number of threads.
+        # The gradients of the outputs are given, because sums of torch depend on the number of threads.
         grads = torch.autograd.grad((y, log_slope, back), (x, *weights, shift), (x, y, back))
         return [y, log_slope, back, *grads]
 
@@ -113,7 +113,7 @@ def test_shares_the_threads_of_torch():
 
 
 def test_releases_the_interpreter(generator):
-    """Another Python thread goes on while the kernel works."""
+    """Other Python threads keep running during a call of the kernel."""
     weights = testing.make_networks("ordinary", 20000, 128, torch.float32, generator)
     ticks, stop = [], threading.Event()
 
@@ -141,7 +141,7 @@ def test_may_be_called_from_many_threads(generator):
 
 
 def test_function_transforms_go_through_the_reference(arguments):
-    """vmap, grad and forward mode: right numbers, where the native kernel alone would have none."""
+    """vmap, grad and forward mode, which the native kernel does not support, give the right numbers."""
     x, w1, b1, w2, shift = (t.detach().double() for t in arguments)
 
     def f(x, w1):
