@@ -192,24 +192,24 @@ def allocate_constants(w1: Tensor) -> tuple[Tensor, Tensor]:
     return w1.new_empty(w1.shape[0], dtype=torch.float64), w1.new_empty(w1.shape[0], dtype=torch.int32)
 
 
-def allocate_lipschitz(w1: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def allocate_lipschitz(w1: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return allocate_constants(w1)
 
 
-def allocate_lipschitz_backward(grad: Tensor, w1: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def allocate_lipschitz_backward(grad: Tensor, w1: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
     return w1.new_empty(w1.shape), w1.new_empty(w1.shape), w1.new_empty(w1.shape)
 
 
-def allocate_elf(x: Tensor, w1: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def allocate_elf(x: Tensor, w1: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape), *allocate_constants(w1)
 
 
-def allocate_elf_inverse(y: Tensor, w1: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def allocate_elf_inverse(y: Tensor, w1: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
     return y.new_empty(y.shape), *allocate_constants(w1)
 
 
 def allocate_elf_backward(
-    grad: Tensor, grad_log_slope: Tensor | None, x: Tensor, w1: Tensor, *_: Any
+    grad: Tensor, grad_log_slope: Tensor | None, x: Tensor, w1: Tensor, *_: object
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), *allocate_lipschitz_backward(grad, w1), w1.new_empty(w1.shape[0])
 
@@ -227,7 +227,7 @@ def allocate_elf_bumps_inverse(
 
 
 def allocate_elf_bumps_backward(
-    grad: Tensor, grad_log_slope: Tensor | None, x: Tensor, phi: Tensor, *_: Any
+    grad: Tensor, grad_log_slope: Tensor | None, x: Tensor, phi: Tensor, *_: object
 ) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), phi.new_empty(phi.shape)
 

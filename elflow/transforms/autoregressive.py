@@ -252,7 +252,7 @@ def invert(
 
 
 def invert_part(
-    part: Any, y: Tensor, tol: float, method: str, on_settled: OnSettled
+    part: Transform, y: Tensor, tol: float, method: str, on_settled: OnSettled
 ) -> tuple[Tensor, InverseInfo | None]:
     """Invert one transform of a composition; the diagnostics are None for a transform that does not sweep."""
     return part.sweep(y, tol, method, on_settled) if hasattr(part, "sweep") else (part.inv(y), None)
