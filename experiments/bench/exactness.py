@@ -1,7 +1,7 @@
 """Exactness of the one-dimensional network over a million networks for each dtype.
 
-Every kind of network in `elflow.testing.KINDS`, most of them hostile, with 1 to 1000 units: against direct evaluation
-in wider arithmetic, against dense search, and through the inverse and back at bounds up to 0.9999.
+Every kind of network in `elflow.testing.NETWORK_KINDS`, most of them hostile, with 1 to 1000 units: against direct
+evaluation in wider arithmetic, against dense search, and through the inverse and back at bounds up to 0.9999.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def jobs(plan: Plan) -> list[Job]:
     return [
         Job(f"{dtype}-{kind}", {"dtype": dtype, "kind": kind, "networks": count, "seed": plan.seed})
         for dtype in PROMISED
-        for kind in testing.KINDS
+        for kind in testing.NETWORK_KINDS
     ]
 
 
@@ -44,7 +44,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     dtype = getattr(torch, settings["dtype"])
     errors, total = dict.fromkeys(PROMISED[settings["dtype"]], -math.inf), 0
     for units, share in SHARES.items():
-        count = max(1, math.ceil(settings["networks"] * share / len(testing.KINDS)))
+        count = max(1, math.ceil(settings["networks"] * share / len(testing.NETWORK_KINDS)))
         total += count
         for check, error in _largest_errors(settings["kind"], units, count, dtype, generator).items():
             errors[check] = max(errors[check], error)
@@ -56,12 +56,12 @@ def _largest_errors(kind: str, units: int, count: int, dtype: torch.dtype, gener
     block = max(1, min(count, 2**17 // units))
     for start in range(0, count, block):
         n = min(block, count - start)
-        w1, b1, w2 = testing.networks(kind, n, units, dtype, generator)
+        w1, b1, w2 = testing.make_networks(kind, n, units, dtype, generator)
         b2, noise = torch.randn(2, n, dtype=dtype, generator=generator)
         constants = functional.lipschitz(w1, b1, w2)
         found = {
             "lipschitz": testing.lipschitz_error(constants, w1, b1, w2),
-            "dense search": testing.overtaken(constants, w1, b1, w2, generator, points=32),
+            "dense search": testing.excess_slope(constants, w1, b1, w2, generator, points=32),
         }
         for check, error in found.items():
             errors[check] = max(errors[check], error.max().item())

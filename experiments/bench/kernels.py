@@ -62,7 +62,7 @@ def _reference(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
 
 
 def _sweep(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
-    return native.steepest(w1, b1, w2, "sweep")[0]
+    return native.find_steepest(w1, b1, w2, "sweep")[0]
 
 
 def _papers_algorithm_in_cache(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def _time_by_units(units: list[int], seconds: float) -> dict[str, dict[str, floa
     rows: dict[str, dict[str, float]] = {str(h): {} for h in units}
     for name, (algorithm, count_networks, max_units) in ALGORITHMS.items():
         sizes = {str(h): max(1, count_networks(h)) for h in units if h <= max_units}
-        weights = {h: testing.networks("ordinary", n, int(h), torch.float32, generator) for h, n in sizes.items()}
+        weights = {h: testing.make_networks("ordinary", n, int(h), torch.float32, generator) for h, n in sizes.items()}
         times = median_times({h: partial(algorithm, *w) for h, w in weights.items()}, seconds * len(weights))
         for h, time in times.items():
             rows[h][name] = time / sizes[h]
@@ -123,7 +123,9 @@ def _time_by_units(units: list[int], seconds: float) -> dict[str, dict[str, floa
 
 
 def _compare_with_paper(seconds: float) -> dict[str, float]:
-    weights = testing.networks("ordinary", N_NETWORKS, HEADLINE_UNITS, torch.float32, torch.Generator().manual_seed(0))
+    weights = testing.make_networks(
+        "ordinary", N_NETWORKS, HEADLINE_UNITS, torch.float32, torch.Generator().manual_seed(0)
+    )
     torch.testing.assert_close(functional.lipschitz(*weights), papers_algorithm(*weights), rtol=1e-4, atol=1e-5)
     ours: Algorithm = functional.lipschitz
     algorithms = {"paper": papers_algorithm, "paper, in cache": _papers_algorithm_in_cache, "elflow": ours}
@@ -169,7 +171,7 @@ def _time_threads(seconds: float) -> dict[str, dict[str, float]]:
     """50,176 networks of 64 units (a batch of 64 images of 28 x 28) on one thread and on two."""
     generator = torch.Generator().manual_seed(0)
     count, before = 64 * 28 * 28, torch.get_num_threads()
-    w1, b1, w2 = (w.requires_grad_() for w in testing.networks("ordinary", count, 64, torch.float32, generator))
+    w1, b1, w2 = (w.requires_grad_() for w in testing.make_networks("ordinary", count, 64, torch.float32, generator))
     x, b2 = torch.randn(2, count, generator=generator)
     y, log_slope = functional.elf(x, w1, b1, w2, b2)
     functions: dict[str, Callable[[], object]] = {

@@ -17,8 +17,8 @@ import pandas as pd
 import torch
 
 from elflow._files import replacing
+from elflow.report.baselines import fit_gaussian_mixture, fit_kernel_density
 from elflow.tabular import N_DRAWS, FlowDensity
-from experiments.bench._baselines import choose_kernel, choose_mixture
 from experiments.data.tables import FILES, NUMERIC_SETS, find_table, list_missing, load_table
 from experiments.framework.experiment import Experiment, Job, Option, Plan, Record, Report, Table
 from experiments.framework.measure import sample_mean_and_error
@@ -31,6 +31,11 @@ MODELS = {**FLOWS, "gmm": "Gaussian mixture", "kde": "kernel density"}
 TIME_LIMIT, N_SEEDS, MAX_ROWS = 60.0, 3, 200_000
 MAX_VALIDATION_ROWS = 3_000
 """Maximum number of validation rows that choose between baselines: kernels are slow."""
+KERNELS: dict[str, Any] = {
+    "shapes": ("round", "covariance"),
+    "bandwidths": tuple(np.geomspace(0.03, 1.5, 14)),
+    "max_kernels": 50_000,
+}
 SCORES = "log_density.npy"
 """The log-densities of the test rows, which a job leaves in its folder."""
 
@@ -90,15 +95,18 @@ def _score_baseline(
     for name, encode in encodings.items():
         z, log_volume = encode(training, seed)
         rows, others = z[~is_held_out], z[validation]
-        fit = choose_mixture(rows, others, time_limit, seed) if model == "gmm" else choose_kernel(rows, others, seed)
+        if model == "gmm":
+            fit = fit_gaussian_mixture(rows, others, time_limit=time_limit, random_state=seed)
+        else:
+            fit = fit_kernel_density(rows, others, **KERNELS, random_state=seed)
         fits.append((fit.validation + log_volume[validation].mean(), name, fit))
     fit_seconds = time.perf_counter() - start
     value, name, best = max(fits, key=lambda each: each[0])
-    record = {"fit_seconds": fit_seconds, "parameters": best.parameters, "rows": best.rows, "validation": value}
+    record = {"fit_seconds": fit_seconds, "parameters": best.n_parameters, "rows": best.n_rows, "validation": value}
     # The probability of a cell is an average over points of it, as in `score_samples`.
     draws = [encodings[name](test, draw) for draw in range(N_DRAWS if est.schema_.cells else 1)]
     log_density = np.logaddexp.reduce([best.log_density(z) + volume for z, volume in draws]) - np.log(len(draws))
-    return record | {"chosen": f"{best.chosen}, {name}"}, log_density
+    return record | {"chosen": f"{best.detail}, {name}"}, log_density
 
 
 def _make_standardiser(est: FlowDensity, training: pd.DataFrame) -> Encode:

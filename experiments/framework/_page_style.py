@@ -1,43 +1,10 @@
-"""Style sheet of the page of experiments: light and dark, wide and narrow."""
+"""Style sheet of the page of experiments, in addition to that of `elflow.report.html`."""
 
 from __future__ import annotations
 
 __all__ = ["CSS"]
 
 CSS = """
-:root {
-  color-scheme: light dark;
-  --page: #f4f6f8; --card: #ffffff; --ink: #1d2a38; --soft: #5b6977; --line: #d8dee5;
-  --real: #2b6cb0; --fair: #946000; --look: #bb3326;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --page: #10151b; --card: #19212a; --ink: #e5ebf1; --soft: #9caab8; --line: #34404d;
-    --real: #68a8ea; --fair: #e2ac45; --look: #f47f75;
-  }
-}
-* { box-sizing: border-box; }
-body {
-  margin: 0; background: var(--page); color: var(--ink);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif;
-}
-main, header { max-width: 1120px; margin: 0 auto; padding: 0 20px; }
-header { padding-top: 36px; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 6px; letter-spacing: -0.02em; }
-p { margin: 0 0 12px; }
-.lead, figcaption, .note { color: var(--soft); }
-.note { font-size: 0.875rem; max-width: 84ch; margin: 12px 0 0; }
-.card {
-  background: var(--card); border: 1px solid var(--line); border-radius: 14px; padding: 20px;
-  margin: 18px 0; min-width: 0;
-}
-img { display: block; width: 100%; height: auto; }
-.scroll { overflow-x: auto; -webkit-overflow-scrolling: touch; }
-table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: 5px 10px; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; }
-tr:last-child td { border-bottom: 0; }
-footer { max-width: 1120px; margin: 0 auto; padding: 4px 20px 40px; font-size: 0.8rem; color: var(--soft); }
 html { scroll-behavior: smooth; scroll-padding-top: 60px; }
 a { color: var(--real); text-decoration-thickness: 1px; text-underline-offset: 2px; }
 code {
@@ -103,10 +70,6 @@ table.results { width: auto; min-width: min(100%, 34rem); margin: 8px 0 0; }
   .summary p { grid-column: 1 / -1; grid-row: 2; }
 }
 @media (max-width: 560px) {
-  main, header { padding: 0 12px; }
-  header { padding-top: 22px; }
-  h1 { font-size: 1.5rem; }
-  th, td { padding: 5px 6px; }
   nav div { padding: 8px 12px; }
   .summary { padding: 2px 14px; }
   .experiment { padding: 16px 14px; }
@@ -117,5 +80,5 @@ table.results { width: auto; min-width: min(100%, 34rem); margin: 8px 0 0; }
     position: sticky; left: 0; background: var(--card); white-space: normal; min-width: 6.5rem; max-width: 9.5rem;
   }
 }
-@media print { body { background: none; } nav { display: none; } .experiment { break-inside: auto; } }
+@media print { nav { display: none; } .experiment { break-inside: auto; } }
 """

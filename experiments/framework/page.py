@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from elflow.report.html import escape, render_document, to_data_uri
 from elflow.training import format_duration
 from experiments.framework._page_style import CSS
 from experiments.framework.experiment import Group
@@ -19,8 +18,6 @@ __all__ = ["has_words", "is_ours", "is_published", "render_markdown", "render_ta
 
 DAMAGED = (AttributeError, KeyError, OSError, TypeError, ValueError)
 """Errors of a result file that is damaged or not a result."""
-CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""The page loads nothing and runs nothing."""
 LINK = re.compile(r"\[([^\]]+)\]\((https?://[^)\s]+|#[\w-]+)\)")
 BOLD = re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*")
 EMPHASIS = re.compile(r"(?<![\w*])\*(?=[^\s*])([^*]*[^\s*])\*(?![\w*])")
@@ -107,27 +104,15 @@ def _page(entries: dict[str, tuple[str, str]], absent: list[str], group: Group) 
     lines = "".join(line for line, _ in entries.values())
     sections = "".join(section for _, section in entries.values())
     rest = f'<p class="note">Not in this folder: {", ".join(absent)}.</p>' if absent else ""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{CONTENT_POLICY}">
-<title>{_escape(group.title)}</title>
-<style>{CSS}</style>
-</head>
-<body>
-<header><h1>{_escape(group.title)}</h1>
+    body = f"""<header><h1>{escape(group.title)}</h1>
 <p class="lead">{_inline(group.lead)}</p></header>
 <nav aria-label="Experiments"><div>{links}</div></nav>
 <main>
 <ul class="card summary">{lines}</ul>{rest}
 {sections}
 </main>
-<footer>Made by elflow. This file contains the whole page.</footer>
-</body>
-</html>
-"""
+<footer>Made by elflow. This file contains the whole page.</footer>"""
+    return render_document(group.title, body, CSS)
 
 
 def _entry(name: str, folder: Path, group: Group) -> tuple[str, str]:
@@ -140,14 +125,14 @@ def _entry(name: str, folder: Path, group: Group) -> tuple[str, str]:
         title = f'<a href="#{name}">{name}</a>'
         line = f'<li>{title}<p class="flag">The result cannot be read.</p><span class="time"></span></li>'
         section = f'<section class="card experiment damaged" id="{name}"><h2>{name}</h2><p>{why}</p>'
-        return line, f'{section}<p class="note">{_escape(type(error).__name__)}: {_escape(error)}</p></section>'
+        return line, f'{section}<p class="note">{escape(type(error).__name__)}: {escape(error)}</p></section>'
 
 
 def _line(name: str, result: Result) -> str:
     finding = SENTENCE.split(result["text"].strip().split("\n\n")[0], maxsplit=1)[0]
     flag = "".join(f' <span class="flag">{heading}: {len(lines)}.</span>' for heading, lines in _gaps(result).items())
     return (
-        f'<li><a href="#{name}">{_escape(result["title"])}</a><p>{_inline(finding)}{flag}</p>'
+        f'<li><a href="#{name}">{escape(result["title"])}</a><p>{_inline(finding)}{flag}</p>'
         f'<span class="time">{_cpu_time(result)}</span></li>'
     )
 
@@ -156,15 +141,15 @@ def _section(name: str, result: Result, folder: Path, group: Group) -> str:
     tables = "".join(_table(table) for table in result["tables"])
     pictures = "".join(_picture(folder / Path(file).name, caption) for file, caption in result["pictures"].items())
     absent = "".join(
-        f'<div class="absent"><b>{heading}</b><ul>{"".join(f"<li>{_escape(line)}</li>" for line in lines)}</ul></div>'
+        f'<div class="absent"><b>{heading}</b><ul>{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul></div>'
         for heading, lines in _gaps(result).items()
     )
     how = (
-        f'<div class="how"><p><code>{_escape(_command(result, group))}</code></p>'
-        f"<p>{_cpu_time(result)} of CPU time. {_escape(_machine(result))}.</p></div>"
+        f'<div class="how"><p><code>{escape(_command(result, group))}</code></p>'
+        f"<p>{_cpu_time(result)} of CPU time. {escape(_machine(result))}.</p></div>"
     )
     return (
-        f'<section class="card experiment" id="{name}"><h2>{_escape(result["title"])}</h2>'
+        f'<section class="card experiment" id="{name}"><h2>{escape(result["title"])}</h2>'
         f"{_paragraphs(result['text'])}{tables}{pictures}{absent}{how}</section>"
     )
 
@@ -183,7 +168,7 @@ def _paragraphs(text: str) -> str:
 
 def _inline(text: str) -> str:
     """Code, links, bold and emphasis of Markdown as HTML; everything else is escaped."""
-    pieces = _escape(text).split("`")
+    pieces = escape(text).split("`")
     if len(pieces) % 2 == 0:  # the last mark has no partner
         pieces[-2:] = ["`".join(pieces[-2:])]
     for k, piece in enumerate(pieces):
@@ -214,11 +199,11 @@ def _picture(path: Path, caption: str) -> str:
     try:
         data = path.read_bytes()
     except OSError:
-        return f'<div class="absent">The picture <code>{_escape(path.name)}</code> is missing: {_inline(caption)}</div>'
+        return f'<div class="absent">The picture <code>{escape(path.name)}</code> is missing: {_inline(caption)}</div>'
     kind = "jpeg" if path.suffix in (".jpg", ".jpeg") else "png"
     width, height = (int.from_bytes(data[k : k + 4], "big") for k in (16, 20))  # the places of the size in a PNG file
     wide = " wide" if kind == "png" and width > 1.6 * height else ""
-    image = f'<img src="data:image/{kind};base64,{base64.b64encode(data).decode()}" alt="{_escape(caption)}">'
+    image = f'<img src="{to_data_uri(data, f"image/{kind}")}" alt="{escape(caption)}">'
     return f'<figure><div class="scroll{wide}">{image}</div><figcaption>{_inline(caption)}</figcaption></figure>'
 
 
@@ -262,8 +247,3 @@ def _one_line(text: str) -> str:
 def _piped(cell: str) -> str:
     """A cell of a Markdown table."""
     return f" {_one_line(cell)} ".replace("|", r"\|")
-
-
-def _escape(value: Any) -> str:
-    """Text as HTML that shows it and does nothing else."""
-    return html.escape("".join(letter if letter.isprintable() else " " for letter in str(value)))

@@ -56,12 +56,12 @@ def papers_algorithm(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
 
 def native_direct(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
     """The paper's algorithm in C++."""
-    return native.steepest(w1, b1, w2, "direct")[0]
+    return native.find_steepest(w1, b1, w2, "direct")[0]
 
 
 Algorithm = Callable[[Tensor, Tensor, Tensor], Tensor]
 ALGORITHMS: dict[str, Algorithm] = {"paper": papers_algorithm, "elflow": lipschitz}
-if not native.why_not:
+if native.extension is not None:
     ALGORITHMS["direct"] = native_direct
 LABELS = {
     "paper": "The paper's algorithm, in torch",
@@ -110,7 +110,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         for size in sizes:
             for name, algorithm in ALGORITHMS.items():
                 units, count = (size, networks_per_call(name, size)) if kind == "units" else (FIXED_UNITS, size)
-                weights = testing.networks("ordinary", count, units, torch.float32, generator)
+                weights = testing.make_networks("ordinary", count, units, torch.float32, generator)
                 truth = lipschitz(*weights)
                 apart = max(apart, float(((algorithm(*weights) - truth).abs() / truth).max()))
                 call = f"{kind} {name} {size}"

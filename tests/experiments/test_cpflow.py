@@ -1,4 +1,4 @@
-"""Convex potential flows and the flows of normflows: what the contract of all peers does not ask."""
+"""Convex potential flows and the flows of normflows, beyond the contract of all systems."""
 
 import copy
 import math
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from elflow.training import train
+from experiments.framework.training import fit_batches
 from experiments.systems import cpflow
 from experiments.systems._conjugate import conjugate_gradients, log_determinant
 from experiments.systems.cpflow import EXACT, ConvexPotential, CPFlow
@@ -174,8 +174,8 @@ def trained(request: pytest.FixtureRequest) -> tuple[nn.Module, nn.Module]:
     flow = FLOWS[request.param]()
     flow().log_prob(bent(500))
     before = copy.deepcopy(flow).eval()
-    averaged, history = train(flow, lambda: bent(128), steps=20, rate=1e-2)
-    assert all(map(math.isfinite, history.loss))
+    averaged, training = fit_batches(flow, lambda: bent(128), 20, 1e-2)
+    assert all(math.isfinite(entry["training"]) for entry in training.history)
     assert not averaged.training
     return before, averaged
 
@@ -214,7 +214,8 @@ def test_it_is_trained_again_alike():
         for numpys in (1, 2):  # which no flow may depend on
             torch.manual_seed(0)
             np.random.seed(numpys)  # noqa: NPY002
-            losses.append(train(make(), lambda: bent(32), steps=3)[1].loss)
+            _, training = fit_batches(make(), lambda: bent(32), 3)
+            losses.append([entry["training"] for entry in training.history])
             assert np.random.randint(10**9) == np.random.RandomState(numpys).randint(10**9)  # noqa: NPY002
         assert losses[0] == losses[1]
 
@@ -250,7 +251,7 @@ def test_residual_estimates_are_unbiased():
 
 def test_residual_networks_contract_after_training():
     """Also those with averaged weights: there a spectral norm is not that of the weights that were trained."""
-    flow, _ = train(residual_flow(2, transforms=2, width=16), lambda: bent(64), steps=20, rate=5e-2)
+    flow, _ = fit_batches(residual_flow(2, transforms=2, width=16), lambda: bent(64), 20, 5e-2)
     for layer in flow.modules():
         if hasattr(layer, "compute_weight"):
             assert torch.linalg.matrix_norm(layer.compute_weight(update=False), 2) <= 0.97 * 1.01
@@ -274,7 +275,7 @@ def test_a_residual_block_that_does_not_contract_is_an_error():
             if hasattr(layer, "compute_weight"):
                 layer.weight.mul_(100)
                 layer.u.zero_()  # so that it takes its spectral norm to be small
-    with pytest.raises(RuntimeError, match=r"has not converged for .* of 6 points .* call eval\(\) once more"):
+    with pytest.raises(RuntimeError, match=r"has not converged for .* of 6 points .* call eval\(\) again"):
         block().inv(torch.randn(6, 2, dtype=torch.float64))
     block.train().eval()
     y = torch.randn(6, 2, dtype=torch.float64)
@@ -290,7 +291,7 @@ def test_what_has_no_inverse_refuses_to_sample(make):
 def test_without_normflows(monkeypatch):
     monkeypatch.setitem(sys.modules, "normflows", None)
     for make in (lambda: residual_flow(2, 1, 4), lambda: planar_flow(2, 1), lambda: radial_flow(2, 1)):
-        with pytest.raises(ModuleNotFoundError, match=r"pip install 'elflow\[reproduce\]'"):
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'elflow\[experiments\]'"):
             make()
 
 

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-
 from experiments.data._frames import read_frame
+
 from experiments.data.maf import MAF_SETS, REDRAWN_SETS, find_maf, maf_files, read_maf
 
 ran = []

@@ -1,4 +1,4 @@
-"""Experiments on images: from jobs through records to tables and pictures, what is whole and what is not."""
+"""The image experiments: from jobs and records to tables and pictures, with complete and partial data sets."""
 
 import json
 
@@ -9,9 +9,9 @@ import torch
 import elflow
 from elflow.flows import preset
 from elflow.training import image_recipe
-from experiments import Plan, experiment
+from experiments import Plan, load
 from experiments.data import images as data
-from experiments.paper._image_fit import bits_of, histogram_bits, shortened, trained
+from experiments.paper.image_fit import score_histogram, score_images, shorten_recipe, train_images
 from experiments.paper.published import IMAGES, UNSEEN
 
 HASTE = Plan(effort=0.002)
@@ -33,20 +33,12 @@ def folder(tmp_path):
     return found
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def small(settings):
     """Settings of a job with as little to do as can be, and a model that is not the preset's."""
     sizes = (
         {"scales": 1, "steps": 1, "hidden_channels": 4} if settings.get("system") == "glow" else TINY | {"scales": 1}
     )
-    less = {"test": 40, "held_out": 20, "draw": 4, "of_each": 2, "few": 2, "many": 3}
+    less = {"n_test": 40, "n_validation": 20, "n_samples": 4, "n_per_class": 2, "few": 2, "many": 3}
     less |= {"changes": settings.get("changes", {}) | sizes} if "changes" in settings else {}
     less |= {"flow": {"transforms": 2, "units": 4, "hidden_features": [16]}} if "flow" in settings else {}
     return settings | {key: value for key, value in less.items() if key in settings}
@@ -54,7 +46,7 @@ def small(settings):
 
 def done(name, plan, output, keys=None):
     """The records of an experiment's jobs, each in its folder as the runner has it, and what follows from them."""
-    each, records = experiment(name), {}
+    each, records = load("paper", name), {}
     for job in each.jobs(plan):
         if keys is None or job.key in keys:
             own = output / name / "jobs" / job.key
@@ -77,27 +69,27 @@ def check_files(report, folder):
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_missing_is_told_with_the_name_that_it_must_have(folder):
-    lines = "\n".join(experiment("images").missing(Plan()))
-    assert "MNIST is not there: put mnist.npz" in lines
-    assert "CIFAR-10 is not there" in lines
-    paper = "\n".join(experiment("images").missing(Plan(scale="paper", data=folder)))
+def test_missing_data_sets_are_named_with_their_files(folder):
+    lines = "\n".join(load("paper", "images").missing(Plan()))
+    assert "MNIST not found: --data must be a folder with mnist.npz" in lines
+    assert "CIFAR-10 not found" in lines
+    paper = "\n".join(load("paper", "images").missing(Plan(scale="paper", data=folder)))
     assert "MNIST" not in paper
     assert "cifar-10-batches-py" in paper  # a part is not enough at the scale of the paper
     assert "imagenet32.npz" in paper
     assert "imagenet64.npz" in paper
-    assert "mnist.elf" in "\n".join(experiment("sampling").missing(Plan()))
-    assert not experiment("sampling").missing(Plan(data=folder))
+    assert "mnist.elf" in "\n".join(load("paper", "sampling").missing(Plan()))
+    assert not load("paper", "sampling").missing(Plan(data=folder))
 
 
-def test_whole_data_are_taken_before_a_part_of_them(folder):
+def test_complete_data_are_preferred_to_a_part_of_them(folder):
     plan = Plan(data=folder)
-    assert data.find(plan, "cifar10") == "cifar10_10k.npz"
+    assert data.find_images(plan, "cifar10") == "cifar10_10k.npz"
     (folder / "cifar10.npz").write_bytes(b"")
-    assert data.find(plan, "cifar10") == "cifar10.npz"
-    assert data.find(plan, "imagenet32") is None
-    assert data.is_whole("mnist", 60_000, 10_000)
-    assert not data.is_whole("cifar10", 10_000, 2_000)
+    assert data.find_images(plan, "cifar10") == "cifar10.npz"
+    assert data.find_images(plan, "imagenet32") is None
+    assert data.is_complete("mnist", 60_000, 10_000)
+    assert not data.is_complete("cifar10", 10_000, 2_000)
 
 
 def test_idx_files_of_mnist_may_lie_in_the_folder_itself(tmp_path):
@@ -105,26 +97,26 @@ def test_idx_files_of_mnist_may_lie_in_the_folder_itself(tmp_path):
         header = bytes([0, 0, 8, 3]) + b"".join(size.to_bytes(4, "big") for size in (count, 28, 28))
         (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(header + images(count, 28, 28).tobytes())
     plan = Plan(data=tmp_path)
-    train, test = data.images(plan, "mnist", data.find(plan, "mnist"))
+    train, test = data.load_images(plan, "mnist", data.find_images(plan, "mnist"))
     assert train.shape == (3, 1, 28, 28)
     assert test.shape == (2, 1, 28, 28)
-    with pytest.raises(FileNotFoundError, match="MNIST must be in the data folder"):
-        data.images(plan, "mnist", "mnist.npz")
+    with pytest.raises(FileNotFoundError, match=r"MNIST not found: --data must be a folder with .*, got no mnist\.npz"):
+        data.load_images(plan, "mnist", "mnist.npz")
 
 
 def test_jobs_follow_from_the_data_and_the_scale(folder):
     def keys(plan):
-        return [job.key for job in experiment("images").jobs(plan) if not job.key.endswith("glow")]
+        return [job.key for job in load("paper", "images").jobs(plan) if not job.key.endswith("glow")]
 
     assert keys(Plan()) == ["digits-uniform", "digits-variational"]
     assert keys(Plan(data=folder))[2:] == ["mnist-uniform", "mnist-variational", "cifar10-uniform"]
     (folder / "imagenet64.npz").write_bytes(b"")
-    paper = experiment("images").jobs(Plan(scale="paper", data=folder, effort=0.5))
+    paper = load("paper", "images").jobs(Plan(scale="paper", data=folder, effort=0.5))
     found = {job.key: job.settings for job in paper}
     assert [key for key in found if key.startswith("imagenet64")] == ["imagenet64-uniform", "imagenet64-variational"]
     assert not any(key.startswith("cifar10") for key in found)
     assert found["mnist-uniform"]["steps"] == image_recipe().max_steps // 2
-    assert found["mnist-uniform"]["test"] is None
+    assert found["mnist-uniform"]["n_test"] is None
     assert found["digits-uniform"]["scale"] == "cpu"
 
 
@@ -133,18 +125,18 @@ def test_jobs_follow_from_the_data_and_the_scale(folder):
 
 def test_the_recipe_of_the_paper_stays_as_it_is():
     recipe = image_recipe()
-    assert shortened(recipe, recipe.max_steps, rounds=None) == recipe
-    short = shortened(image_recipe("cpu"), 90)
+    assert shorten_recipe(recipe, recipe.max_steps, rounds=None) == recipe
+    short = shorten_recipe(image_recipe("cpu"), 90)
     assert (short.max_steps, short.time_limit, short.hold_steps) == (90, None, 60)
     assert short.gamma**30 == pytest.approx(0.1)
 
 
-def test_training_goes_on_from_a_checkpoint_of_the_same_settings_only(tmp_path):
+def test_training_resumes_from_a_checkpoint_of_the_same_settings_only(tmp_path):
     x = torch.from_numpy(images(40, 1, 4, 4))
     model = elflow.ImageELF((1, 4, 4), scales=1, **TINY)
-    recipe = shortened(image_recipe("cpu"), 4, rounds=4)
+    recipe = shorten_recipe(image_recipe("cpu"), 4, rounds=4)
     (tmp_path / "other.ckpt").write_bytes(b"of other settings")
-    best, training = trained(model, recipe, x, None, 8, 0, tmp_path, {"a": 1})
+    best, training = train_images(model, recipe, x, None, 8, 0, tmp_path, {"a": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["model.elf"]
 
     class Failing(elflow.ImageELF):
@@ -159,19 +151,19 @@ def test_training_goes_on_from_a_checkpoint_of_the_same_settings_only(tmp_path):
     failing = Failing((1, 4, 4), scales=1, **TINY)
     failing.load_state_dict(model.state_dict())
     with pytest.raises(KeyError):
-        trained(failing, recipe, x, None, 8, 0, tmp_path, {"a": 1})
+        train_images(failing, recipe, x, None, 8, 0, tmp_path, {"a": 1})
     assert len(list(tmp_path.glob("*.ckpt"))) == 1
-    again, _ = trained(model, recipe, x, None, 8, 0, tmp_path, {"a": 1})
+    again, _ = train_images(model, recipe, x, None, 8, 0, tmp_path, {"a": 1})
     for a, b in zip(best.parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b)
-    assert bits_of(elflow.load(tmp_path / "model.elf"), x, seed=3) == bits_of(best, x, seed=3)
+    assert score_images(elflow.load(tmp_path / "model.elf"), x, seed=3) == score_images(best, x, seed=3)
     assert training.stopped == "max_steps"
 
 
 def test_the_histogram_is_a_distribution():
     x = torch.from_numpy(images(700, 1, 1, 1)) % 3
     every = torch.arange(3).reshape(3, 1, 1, 1)
-    bits = [histogram_bits(x, one[None], 3)["bits"] for one in every]
+    bits = [score_histogram(x, one[None], 3)["bits"] for one in every]
     assert sum(2**-b for b in bits) == pytest.approx(1)
 
 
@@ -185,7 +177,7 @@ def test_digits_from_the_jobs_to_the_report(tmp_path):
     assert records["digits-variational"]["parameters"] > records["digits-uniform"]["parameters"]
     table = report.tables[0]
     assert [row[0] for row in table.rows[:2]] == ["ELF", "ELF"]
-    assert table.rows[-1][0] == "each pixel's histogram"
+    assert table.rows[-1][0] == "histogram of each pixel"
     assert f"{records['digits-uniform']['bits']:.3f}" in table.rows[0][4]
     assert all(row[-1] == "measured here, 40 test images" for row in table.rows)
     published = {row[0] for table in report.tables for row in table.rows if row[-1].startswith("*published*")}
@@ -215,14 +207,14 @@ def test_a_part_of_a_data_set_is_never_in_one_table_with_published_figures(tmp_p
     assert any("cifar10_10k.npz is a part of CIFAR-10" in table.note for table in report.tables)
     assert "published.png" not in report.pictures
     whole = records["mnist-uniform"] | {"train_images": 60_000, "all_test_images": 10_000}
-    report = experiment("images").report(plan, {"mnist-uniform": whole}, tmp_path / "images")
+    report = load("paper", "images").report(plan, {"mnist-uniform": whole}, tmp_path / "images")
     both = next(table for table in report.tables if table.title.startswith("MNIST"))
     assert {row[-1].split(":")[0].split(",")[0] for row in both.rows} == {"measured here", "*published*"}
     check_files(report, tmp_path / "images")
 
 
 def test_small_models_are_counted_and_compared(tmp_path):
-    each = experiment("parameter-efficiency")
+    each = load("paper", "parameter-efficiency")
     jobs = {job.key: job.settings for job in each.jobs(HASTE)}
     assert list(jobs) == ["counts", "digits-8-channels", "digits-16-channels", "digits-32-channels"]
     records = {"counts": each.work(HASTE, {"count": ["mnist-small", "cifar10-small"]}, tmp_path)}
@@ -232,14 +224,14 @@ def test_small_models_are_counted_and_compared(tmp_path):
         records[key] = each.work(HASTE, quick | {"changes": quick["changes"] | jobs[key]["changes"]}, tmp_path)
     report = each.report(HASTE, records, tmp_path)
     check_files(report, tmp_path)
-    assert "1,870,498 parameters (mnist-small)" in report.text
+    assert f"{records['counts']['counts']['mnist-small']:,} parameters (mnist-small)" in report.text
     assert [row[0] for row in report.tables[1].rows] == ["ELF, 8 channels", "ELF, 16 channels"]
     assert records["digits-8-channels"]["parameters"] < records["digits-16-channels"]["parameters"]
 
 
 def test_the_small_models_of_the_paper_are_jobs_at_its_scale(folder):
     (folder / "cifar10.npz").write_bytes(b"")
-    jobs = {job.key: job.settings for job in experiment("parameter-efficiency").jobs(Plan("paper", folder))}
+    jobs = {job.key: job.settings for job in load("paper", "parameter-efficiency").jobs(Plan("paper", folder))}
     assert list(jobs) == ["counts", "mnist-small", "cifar10-small", "cifar10-vardeq-4m"]
     assert jobs["cifar10-vardeq-4m"]["preset"] == "cifar10-vardeq-4m"
     assert jobs["mnist-small"]["scale"] == "paper"
@@ -267,10 +259,10 @@ def test_ways_of_sampling_are_counted(tmp_path, folder):
     drawn, report = done("samples", plan, tmp_path, keys=["mnist"])
     check_files(report, tmp_path / "samples")
     assert list(report.pictures) == ["mnist.png"]
-    assert drawn["mnist"]["drawn"] == int(report.tables[0].rows[0][-1])
+    assert drawn["mnist"]["n_samples"] == int(report.tables[0].rows[0][-1])
 
 
 def test_a_model_of_something_else_is_refused(folder):
     elflow.save(elflow.ELF(2, transforms=1, units=4, hidden_features=(8,)), folder / "mnist.elf")
     with pytest.raises(ValueError, match=r"mnist\.elf must be a model of images of \(1, 28, 28\) .* got ELF"):
-        data.load_given(Plan(data=folder))
+        data.load_model(Plan(data=folder))

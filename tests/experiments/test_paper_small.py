@@ -1,4 +1,4 @@
-"""The experiments that need no data: networks, the absolute value, ReLU in a flow, times."""
+"""The paper's experiments without data: networks, the absolute value, ReLU in a flow, run times."""
 
 import json
 import math
@@ -11,13 +11,13 @@ import torch
 from elflow import ELF
 from elflow.activations import RELU
 from elflow.functional import lipschitz
-from experiments import Plan, experiment, run
+from experiments import Plan, load, run
 from experiments.paper import absolute_value, networks, relu_flow, runtime
 
 
 def work(name, **changes):
     """The record of an experiment's first job, with other settings."""
-    each = experiment(name)
+    each = load("paper", name)
     plan = Plan(effort=0.01)
     record = each.work(plan, each.jobs(plan)[0].settings | changes, None)
     json.dumps(record, allow_nan=False)
@@ -26,17 +26,18 @@ def work(name, **changes):
 
 @pytest.mark.parametrize("name", ["networks", "absolute-value", "relu-flow", "runtime"])
 def test_jobs_follow_from_the_plan(name):
-    each = experiment(name)
+    each = load("paper", name)
     jobs = each.jobs(Plan(seed=3))
     assert len({job.key for job in jobs}) == len(jobs)
     assert {job.key: job.settings for job in jobs} == json.loads(json.dumps({job.key: job.settings for job in jobs}))
     assert [job.settings for job in jobs] != [job.settings for job in each.jobs(Plan())]
     for key, other in pairwise(sorted(job.key for job in jobs)):
-        assert not other.startswith(key)  # reports find the seeds of a model by how their keys begin
+        assert not other.startswith(key)  # reports find the seeds of a model by the prefix of their keys
 
 
 def test_runs_leave_pictures_and_tables(tmp_path):
-    reports = run(["networks", "absolute-value"], Plan(effort=0.001), tmp_path, tell=lambda line: None)
+    chosen = [load("paper", name) for name in ("networks", "absolute-value")]
+    reports = run(chosen, Plan(effort=0.001), tmp_path, log=lambda line: None)
     for name, report in reports.items():
         (picture,) = report.pictures
         assert (tmp_path / name / picture).read_bytes().startswith(b"\x89PNG")
@@ -85,7 +86,8 @@ def test_the_bound_of_one_layer_is_attained():
     assert error.item() == pytest.approx(absolute_value.one_layer_bound(), rel=1e-4)
 
 
-def test_the_absolute_value_is_learnt_with_the_exact_constant_only():
+@pytest.mark.paper
+def test_only_the_exact_constant_learns_the_absolute_value():
     exact, spectral = (
         work("absolute-value", method=method, steps=600, units=16) for method in ("exact-felu", "spectral-1")
     )
@@ -160,6 +162,7 @@ def test_residual_layers_contract(activation):
     assert 0.5 < ladj.exp().max() - 1 <= relu_flow.BOUND + 1e-9
 
 
+@pytest.mark.paper
 def test_flows_come_nearer_to_the_uniform_distribution():
     few, more = (work("relu-flow", units=32, steps=steps) for steps in (1, 400))
     assert 0 < more["gap"] < min(few["gap"], relu_flow.AFFINE)
@@ -167,15 +170,16 @@ def test_flows_come_nearer_to_the_uniform_distribution():
     assert work("relu-flow", units=32, steps=1) == few
 
 
+@pytest.mark.paper
 @pytest.mark.parametrize(
     ("gaps", "verdict"),
     [([0.17, 0.18, 0.175], "reproduced"), ([0.001, 0.002, 0.001], "refuted"), ([0.0, 0.1, 0.05], "neither reproduced")],
 )
 def test_the_verdict_follows_from_the_records(tmp_path, gaps, verdict):
-    record = {"window": 1, "losses": [0.3, 0.2], "density": [0.5] * 601, "parameters": 7}
+    record = {"steps": [1, 2], "losses": [0.3, 0.2], "density": [0.5] * 601, "parameters": 7}
     found = {"elf-felu": [0.04, 0.05, 0.045], "elf-relu": gaps}
     records = {f"{model}-{k}": record | {"gap": gap} for model, of in found.items() for k, gap in enumerate(of)}
-    report = experiment("relu-flow").report(Plan(), records, tmp_path)
+    report = load("paper", "relu-flow").report(Plan(), records, tmp_path)
     assert f"**ELF**: {verdict}" in report.text
     assert "residual flow" not in report.text  # of which there are no records
     assert report.tables[0].rows[0] == ["ELF, FELU", "7", "-0.0450 ± 0.0029", "0.0450"]
@@ -199,7 +203,8 @@ def test_times_are_of_algorithms_that_agree(tmp_path):
     record = work("runtime", units=[16, 128, 256], batches=[8, 16, 32], seconds=0.1)
     assert record["apart"] < 1e-4
     assert set(record["times"]["units"]) == {"paper", "direct", "elflow"}
+    assert runtime.EXPERIMENT.exclusive
     assert all(t > 0 for kind in record["times"].values() for times in kind.values() for t in times)
-    report = experiment("runtime").report(Plan(), {"times": record}, tmp_path)
+    report = load("paper", "runtime").report(Plan(), {"times": record}, tmp_path)
     assert [len(table.rows) for table in report.tables] == [3, 3, 3]
     assert (tmp_path / "runtime.png").read_bytes().startswith(b"\x89PNG")

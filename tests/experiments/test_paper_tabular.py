@@ -1,4 +1,4 @@
-"""The tables' experiment, on small files in the formats of the real ones."""
+"""The tabular experiment, on small files in the formats of the real ones."""
 
 import json
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from elflow.training.module import FlowModule
-from experiments import Plan, experiment, run
+from experiments import Plan, load, run
 from experiments.paper import tabular
 
 
@@ -26,9 +25,9 @@ def data(tmp_path):
     return folder
 
 
-def test_what_there_is_is_fitted_and_the_rest_is_said(data, tmp_path):
+def test_available_sets_are_fitted_and_the_others_named(data, tmp_path):
     lines = []
-    report = run(["tabular"], Plan(data=data, effort=0.006), tmp_path / "out", tell=lines.append)["tabular"]
+    report = run(tabular.EXPERIMENT, Plan(data=data, effort=0.006), tmp_path / "out", log=lines.append)["tabular"]
     patches, power, times = report.tables
     assert patches.title == "bsds300-patches"
     models = [row[0] for row in patches.rows]
@@ -43,23 +42,23 @@ def test_what_there_is_is_fitted_and_the_rest_is_said(data, tmp_path):
     assert len(times.rows) == 6
     for picture in report.pictures:
         assert (tmp_path / "out" / "tabular" / picture).read_bytes().startswith(b"\x89PNG")
-    missing = [line for line in lines if "no gas" in line]
-    assert missing == ["tabular: no gas: --data must be a folder with gas/ethylene_CO.pickle"]
+    missing = [line for line in lines if "gas" in line]
+    assert missing == ["tabular: gas not found: --data must be a folder with gas/ethylene_CO.pickle"]
 
 
 def test_other_data_are_fitted_anew(data, tmp_path):
-    def keep_going():
+    def resume():
         lines = []
-        run(["tabular"], Plan(data=data, effort=0.002), tmp_path / "out", tell=lines.append)
-        return next((line for line in lines if "done before" in line), None)
+        run(tabular.EXPERIMENT, Plan(data=data, effort=0.002), tmp_path / "out", log=lines.append)
+        return next((line for line in lines if "already done" in line), None)
 
     (data / "bsds300_patches_u8.npz").unlink()
-    assert keep_going() is None
-    assert keep_going() == "4 of 4 jobs were done before"
+    assert resume() is None
+    assert resume() == "4 of 4 jobs were already done"
     with np.load(data / "power_halfyear_maf.npz") as file:
         other = {part: file[part] * 2 for part in file}
     np.savez(data / "power_halfyear_maf.npz", **other)
-    assert keep_going() is None
+    assert resume() is None
 
 
 def test_a_constant_column_is_named(data, tmp_path):
@@ -67,17 +66,17 @@ def test_a_constant_column_is_named(data, tmp_path):
         other = {part: file[part] * [1, 1, 0, 1, 1, 1] for part in file}
     np.savez(data / "power_halfyear_maf.npz", **{part: x.astype(np.float32) for part, x in other.items()})
     with pytest.raises(ValueError, match=r"power-halfyear must have columns that vary.*constant columns \[2\]"):
-        tabular._work(Plan(data=data), {"set": "power-halfyear", "model": "gaussian", "seed": 0}, tmp_path)
+        tabular.work(Plan(data=data), {"set": "power-halfyear", "model": "gaussian", "seed": 0}, tmp_path)
 
 
 def test_without_data_there_is_nothing_to_do(tmp_path):
-    assert experiment("tabular").jobs(Plan()) == []
-    assert len(experiment("tabular").missing(Plan())) == 7
-    assert run(["tabular"], Plan(), tmp_path, tell=lambda line: None) == {}
+    assert load("paper", "tabular").jobs(Plan()) == []
+    assert len(load("paper", "tabular").missing(Plan())) == 7
+    assert run(tabular.EXPERIMENT, Plan(), tmp_path, log=lambda line: None) == {}
 
 
 def test_a_gaussian_is_scored_in_the_units_of_the_data(data, tmp_path):
-    record = tabular._work(Plan(data=data), {"set": "power-halfyear", "model": "gaussian", "seed": 0}, tmp_path)
+    record = tabular.work(Plan(data=data), {"set": "power-halfyear", "model": "gaussian", "seed": 0}, tmp_path)
     with np.load(data / "power_halfyear_maf.npz") as file:
         train, test = (torch.from_numpy(file[part]).double() for part in ("train", "test"))
     expected = torch.distributions.MultivariateNormal(train.mean(0), train.T.cov()).log_prob(test)
@@ -86,30 +85,31 @@ def test_a_gaussian_is_scored_in_the_units_of_the_data(data, tmp_path):
 
 
 def test_the_same_seed_gives_the_same_table(data, tmp_path):
-    jobs = {job.key: job for job in experiment("tabular").jobs(Plan(data=data, effort=0.006))}
+    jobs = {job.key: job for job in load("paper", "tabular").jobs(Plan(data=data, effort=0.006))}
     settings = jobs["power-halfyear-elf"].settings
     found = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        found.append(tabular._work(Plan(data=data), settings, tmp_path / name))
+        found.append(tabular.work(Plan(data=data), settings, tmp_path / name))
     assert found[0]["test"] == found[1]["test"]
 
 
-def test_a_run_goes_on_from_its_checkpoint(data, tmp_path, monkeypatch):
-    """What was trained when the record was lost is not trained again."""
+def test_a_run_resumes_from_its_checkpoint(data, tmp_path, monkeypatch):
+    """A finished training whose record was lost is not repeated."""
     plan = Plan(data=data, effort=0.006)
-    settings = next(job for job in experiment("tabular").jobs(plan) if job.key == "power-halfyear-elf").settings
-    first = tabular._work(plan, settings, tmp_path)
+    settings = next(job for job in load("paper", "tabular").jobs(plan) if job.key == "power-halfyear-elf").settings
+    first = tabular.work(plan, settings, tmp_path)
 
     def refuse(*_):
         raise AssertionError("a step was taken")
 
-    monkeypatch.setattr(FlowModule, "training_step", refuse)
-    assert tabular._work(plan, settings, tmp_path)["test"] == first["test"]
+    monkeypatch.setattr(torch.optim.AdamW, "step", refuse)
+    assert tabular.work(plan, settings, tmp_path)["test"] == first["test"]
 
 
+@pytest.mark.paper
 def test_the_grid_of_the_paper(data):
-    jobs = [job for job in experiment("tabular").jobs(Plan("paper", data)) if "power" in job.key]
+    jobs = [job for job in load("paper", "tabular").jobs(Plan("paper", data)) if "power" in job.key]
     grid = {(job.settings["flow"]["hidden_features"][0], job.settings["recipe"]["weight_decay"]) for job in jobs[1:]}
     assert grid == {(6 * times, decay) for times in (8, 16, 32, 64) for decay in (1e-4, 1e-5, 1e-6)}
     assert all(json.loads(json.dumps(job.settings)) == job.settings for job in jobs)

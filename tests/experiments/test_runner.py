@@ -14,9 +14,9 @@ from pathlib import Path
 
 import _tiny_experiment
 import pytest
+from _tiny_experiment import EXPERIMENT, GROUP
 
 import experiments
-from _tiny_experiment import EXPERIMENT, GROUP
 from experiments import GROUPS, Group, Plan
 from experiments.command import main
 from experiments.framework import page as _page

@@ -1,0 +1,300 @@
+"""Every benchmark, run on small generated data: from the jobs to the report."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import elflow
+from experiments import GROUPS, Plan, load, run
+from experiments.bench import crash, exactness, image_speed, images, kernels, mixed, quantiles, scale, tables, wide
+from experiments.data.tables import FILES, load_table
+from experiments.paper import toys as paper_toys
+
+TINY = {"transforms": 1, "units": 4, "hidden_features": (8,)}
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Small tables, digits in the shape of MNIST, and a model of them."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(300, 3)).cumsum(1)
+    columns = np.array(["a", "b", "c"])
+    for name in ("magic", "california", "wine"):
+        np.savez(folder / FILES[name], X=table, columns=columns)
+    np.savez(folder / FILES["higgs"], X=table)
+    parts = {"train": table[:200], "val": table[200:250], "test": table[250:]}
+    np.savez(folder / FILES["power"], columns=columns, **parts)
+    np.savez(folder / FILES["stocks"], log_returns=0.01 * table, tickers=columns)
+    patches = (rng.normal(0, 9, (400, 64)).cumsum(1) + 128).clip(0, 255).astype(np.uint8)
+    np.savez(folder / FILES["bsds"], train=patches[:300], val=patches[300:320], test=patches[320:])
+    adult = pd.DataFrame(
+        {
+            "age": rng.integers(17, 90, 400),
+            "work": rng.choice(["private", "public", "?"], 400),
+            "income": rng.choice(["<=50K", ">50K"], 400),
+            "split": ["train"] * 300 + ["test"] * 100,
+        }
+    )
+    adult.to_csv(folder / FILES["adult"], index=False)
+    pixels = rng.integers(0, 256, (30, 28, 28), dtype=np.uint8)
+    np.savez(folder / "mnist.npz", x_train=pixels[:24], x_test=pixels[24:])
+    torch.manual_seed(0)
+    model = elflow.ImageELF((1, 28, 28), scales=1, transforms=1, units=4, channels=4, blocks=1)
+    model.initialize(torch.from_numpy(pixels)[:, None])
+    elflow.save(model.eval(), folder / "mnist.elf")
+    return folder
+
+
+def run_bench(name, tmp_path, data=None, effort=0.001, **options):
+    """The report of a benchmark, checked for what every report must have; and the records."""
+    each = load("bench", name)
+    plan = Plan(data=data, effort=effort, options=options)
+    report = run(each, plan, tmp_path / "out", log=lambda line: None, group=GROUPS["bench"])[name]
+    assert not (tmp_path / "out" / name / "error.txt").exists()
+    assert not list((tmp_path / "out" / name / "jobs").glob("*/error.txt"))
+    assert report.text
+    for table in report.tables:
+        assert table.rows
+        assert all(len(row) == len(table.columns) for row in table.rows)
+        assert all(isinstance(cell, str) for row in table.rows for cell in row)
+    for picture in report.pictures:
+        assert (tmp_path / "out" / name / picture).read_bytes().startswith(b"\x89PNG")
+    return report
+
+
+def test_jobs_have_unique_keys_and_follow_from_the_plan(data):
+    for name in GROUPS["bench"].members:
+        each = load("bench", name)
+        jobs = each.jobs(Plan(data=data))
+        assert jobs
+        assert len({job.key for job in jobs}) == len(jobs), name
+        assert not any("/" in job.key or " " in job.key for job in jobs), name
+        settings = [job.settings for job in jobs]
+        assert json.loads(json.dumps(settings, allow_nan=False)) == settings, name
+
+
+def test_timings_are_exclusive():
+    timings = {"kernels", "flows", "digits", "crash", "scale", "image-sampling", "image-speed"}
+    assert {name for name in GROUPS["bench"].members if load("bench", name).exclusive} == timings
+
+
+def test_missing_data_are_named():
+    for name in ("tables", "mixed", "quantiles", "wide", "image-sampling"):
+        each = load("bench", name)
+        assert each.jobs(Plan()) == []
+        assert all("not found: --data must be a folder with " in line for line in each.missing(Plan()))
+        assert each.missing(Plan())
+    with pytest.raises(FileNotFoundError, match=r"adult not found: --data must be a folder with adult\.csv\.gz"):
+        load_table(Plan(), "adult", 0)
+
+
+@pytest.mark.slow
+def test_kernels(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernels, "UNITS", [4, 64, 256])
+    monkeypatch.setattr(kernels, "STEPS", {"small": (16, 2, (8,))})
+    monkeypatch.setattr(kernels, "N_NETWORKS", 64)
+    monkeypatch.setattr(
+        kernels, "ALGORITHMS", {name: (f, lambda h: 1, most) for name, (f, _, most) in kernels.ALGORITHMS.items()}
+    )
+    report = run_bench("kernels", tmp_path)
+    assert "times as long as elflow" in report.text
+    assert "peak memory" in report.text
+    assert [table.title for table in report.tables] == [
+        "Microseconds per Lipschitz constant",
+        "Training step",
+        "One thread and two",
+    ]
+    assert [row[0] for row in report.tables[0].rows] == ["4", "64", "256"]
+
+
+def test_exactness(tmp_path, monkeypatch):
+    monkeypatch.setattr(exactness, "SHARES", {1: 0.5, 8: 0.5})
+    report = run_bench("exactness", tmp_path)
+    assert report.text.startswith("No error is larger than promised")
+    assert not report.failures
+    monkeypatch.setitem(exactness.PROMISED, "float32", {"lipschitz": 0.0, "dense search": 1.0, "inverse": 1.0})
+    records = {"float32-ordinary": {"dtype": "float32", "kind": "ordinary", "networks": 1}}
+    records["float32-ordinary"]["errors"] = {"lipschitz": 1e-3, "dense search": 0.0, "inverse": 0.0}
+    report = load("bench", "exactness").report(Plan(), records, tmp_path)
+    assert report.failures == ["float32 ordinary: lipschitz has an error of 1.0e-03, promised is 0e+00"]
+
+
+@pytest.fixture
+def small_toys(monkeypatch):
+    for name, setting in paper_toys.SETTINGS.items():
+        monkeypatch.setitem(paper_toys.SETTINGS, name, type(setting)(TINY, parameters=500))
+
+
+def test_flows(tmp_path, small_toys, monkeypatch):
+    monkeypatch.setattr(
+        "experiments.bench.flows.NSF", {name: {"hidden_features": (8,)} for name in paper_toys.SETTINGS}
+    )
+    report = run_bench("flows", tmp_path)
+    assert [table.title for table in report.tables] == list(paper_toys.SETTINGS)
+    for table in report.tables:
+        for _, ours, theirs, ratio in table.rows:
+            assert float(theirs) / float(ours) == pytest.approx(float(ratio), abs=0.2, rel=0.1)
+
+
+def test_digits(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.bench.digits.FLOW", TINY | {"hidden_features": [8]})
+    monkeypatch.setattr("experiments.bench.digits.N_SAMPLES", 20)
+    monkeypatch.setattr("experiments.bench.digits.N_SLOW_SAMPLES", 2)
+    report = run_bench("digits", tmp_path)
+    assert len(report.tables[0].rows) == 5
+    assert "times as fast as one coordinate after the other" in report.text
+
+
+def test_toys(tmp_path, small_toys):
+    report = run_bench("toys", tmp_path, effort=0.0005)
+    (table,) = report.tables
+    assert [(row[0], row[2], row[3]) for row in table.rows] == [
+        ("eight-gaussians", "5", "3"),
+        ("checkerboard", "5", "3"),
+        ("tight-modes", "5", "10"),
+    ]
+    assert all(float(row[4].split()[0]) > 0 for row in table.rows)
+
+
+@pytest.mark.slow
+def test_tables(tmp_path, data):
+    options = {"sets": "magic,power", "seeds": "2", "time_limit": "0.2"}
+    report = run_bench("tables", tmp_path, data, **options)
+    likelihoods, costs, differences = report.tables
+    assert [row[0] for row in likelihoods.rows] == ["magic", "power"]
+    assert list(likelihoods.columns)[1:-1] == list(tables.MODELS.values())
+    assert all(row[-1] == "2" and all(row) for row in likelihoods.rows)
+    assert len(costs.rows) == 2
+    assert len(differences.rows) == 2 * 4
+    assert report.text.startswith("ELF is best on")
+
+
+def test_some_models_of_tables(tmp_path, data):
+    report = run_bench("tables", tmp_path, data, sets="wine", seeds="1", models="elf,kde", time_limit="0.2")
+    assert len(load("bench", "tables").jobs(Plan(data=data))) == 7 * 3 * 5
+    assert report.tables[0].columns == ["table", "ELF", "kernel density", "seeds"]
+    with pytest.raises(ValueError, match="option models of tables: must be some of elf, nsf, maf, gmm, kde"):
+        run_bench("tables", tmp_path / "b", data, models="elf,knn")
+    with pytest.raises(ValueError, match="option time_limit of tables: must be a number of seconds, got 'soon'"):
+        run_bench("tables", tmp_path / "b", data, time_limit="soon")
+
+
+def test_mixed(tmp_path, data):
+    report = run_bench("mixed", tmp_path, data, effort=0.005, time_limit="0.5")
+    assert [row[0] for row in report.tables[0].rows] == ["age", "work", "income"]
+    assert "AUC" in report.text
+    assert not report.failures
+
+
+def test_differences_of_samples():
+    real = pd.DataFrame({"n": [1, 2, 3], "c": pd.Categorical(["a", "b", None])})
+    assert mixed._find_differences(real, real) == {}
+    wrong = pd.DataFrame({"n": [1.0, 9.0, None], "c": pd.Categorical(["a", "x", None])})
+    assert mixed._find_differences(wrong, real) == {
+        "dtypes": ["n", "c"],
+        "categories": ["c"],
+        "out of range": {"n": 1},
+        "unseen categories": {"c": 1},
+        "missing values": ["n"],
+    }
+    assert mixed._total_variation(pd.Series([1, 1, 2]), pd.Series([1, 2, 2])) == pytest.approx(1 / 3)
+
+
+def test_quantiles(tmp_path, data):
+    report = run_bench("quantiles", tmp_path, data, time_limit="0.3", weight_decay="0.1")
+    assert [row[0] for row in report.tables[0].rows] == [
+        "random, seed 0",
+        "random, seed 1",
+        "random, seed 2",
+        "last fifth, seed 0",
+    ]
+    assert not report.failures  # quantiles and distribution function agree
+    levels = {"0.5": {"coverage": 0.9, "error": 0.1, "z": 4.0}}
+    record = {"test_rows": "random", "seed": 0, "levels": levels, "rows": 100, "agreement": 0.99}
+    report = quantiles.report(Plan(), {"random-0": record}, tmp_path)
+    assert "is not within 3 standard errors" in report.text
+    assert report.failures == ["random-0: quantiles and distribution function agree for 99.00% only"]
+
+
+@pytest.mark.slow
+def test_crash(tmp_path, monkeypatch):
+    monkeypatch.setattr(crash, "STEPS", 20_000)
+    report = run_bench("crash", tmp_path)
+    assert not report.failures
+    assert report.text.startswith("After 1 kills of ")
+    assert "equal bit for bit" in report.text
+
+
+@pytest.mark.slow
+def test_scale(tmp_path, monkeypatch):
+    monkeypatch.setattr(scale, "GROUP_ROWS", 400)
+    report = run_bench("scale", tmp_path, effort=0.0001)
+    assert report.tables[0].rows[0] == ["rows", "1,000", "10"]
+    record = scale.EXPERIMENT.work(
+        Plan(), {"seed": 0, "threads": 1, "steps": 1, "rows": 900, "training_rows": 500}, None
+    )
+    assert record["largest_difference"] == 0
+    assert record["scored_rows"] == 900
+    poor = scale.report(Plan(), {"score": record | {"scored_rows": 8, "peak_gib": 2.0}}, tmp_path)
+    assert len(poor.failures) == 2
+
+
+def test_wide(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(wide, "TEST_STRIDE", 1)
+    monkeypatch.setattr(
+        wide, "MODELS", {"full-8": {"hidden_features": [8]}, "rank-2-8": {"hidden_features": [8], "rank": 2}}
+    )
+    report = run_bench("wide", tmp_path, data, effort=0.003)
+    assert {row[0] for row in report.tables[0].rows} == {"ELF, full, hidden 8", "ELF, rank 2, hidden 8"}
+    assert list(report.pictures) == ["wide.png"]
+
+
+def test_images(tmp_path, data):
+    options = {"datasets": "digits", "models": "uniform,glow", "max_steps": "2"}
+    report = run_bench("images", tmp_path, data, **options)
+    (table,) = report.tables
+    assert {row[0] for row in table.rows} == {"ELF", "Glow of normflows", "histogram of each pixel"}
+    assert {row[3] for row in table.rows} == {"2", ""}
+    assert set(report.pictures) == {"digits-curves.png", "digits-uniform.png", "digits-glow.png"}
+
+
+def test_limits_of_images(data):
+    def limits(**options):
+        plan = Plan(data=data, effort=0.5, options=options).for_experiment(images.EXPERIMENT)
+        return {job.key: job.settings.get("limits") for job in images.EXPERIMENT.jobs(plan)}
+
+    by_default = limits()
+    assert by_default["digits-uniform"] == {"max_steps": images.MAX_STEPS, "time_limit": 60.0}
+    assert by_default["mnist-uniform"]["time_limit"] == 1800.0
+    assert limits(max_steps="5")["digits-uniform"] == {"max_steps": 5, "time_limit": None}
+    assert limits(time_limit="90")["digits-glow"] == {"max_steps": images.MAX_STEPS, "time_limit": 90.0}
+    assert "digits-variational" in limits(models="variational")
+
+
+def test_image_sampling(tmp_path, data):
+    report = run_bench("image-sampling", tmp_path, data, effort=0.05)
+    assert [row[:2] for row in report.tables[0].rows] == [
+        ["ELF, exact sweeps", "1"],
+        ["ELF, fixed point (the paper's)", "1"],
+        ["ELF, one coordinate after the other", "1"],
+        ["ELF, exact sweeps", "3"],
+    ]
+    named = Plan(options={"model": str(data / "mnist.elf")}).for_experiment(load("bench", "image-sampling"))
+    assert load("bench", "image-sampling").jobs(named)
+    assert load("bench", "image-sampling").missing(named) == []
+    with pytest.raises(ValueError, match="option model of image-sampling: must be the file of a model"):
+        Plan(options={"model": "nowhere.elf"}).for_experiment(load("bench", "image-sampling"))
+
+
+def test_image_speed(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        image_speed, "SIZES", {"one": {"shape": [1, 4, 4], "transforms": 1, "channels": 4, "blocks": 1}}
+    )
+    monkeypatch.setattr(image_speed, "UNITS", 4)
+    report = run_bench("image-speed", tmp_path)
+    assert report.tables[0].rows[0][0] == "ELF, one"
