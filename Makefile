@@ -15,19 +15,19 @@ demo: .venv/.demo
 	$(BIN)/elflow report demo/model.elf demo/cells.csv -o demo/report.html
 	@echo "Open demo/report.html in a browser."
 
-demo-images: .venv/.reproduce
+demo-images: .venv/.experiments
 	@mkdir -p demo
 	$(BIN)/python -m elflow.datasets.example demo/digits.npz
 	rm -f demo/digits.elf.checkpoint
 	$(BIN)/elflow fit-images demo/digits.npz -o demo/digits.elf --preset digits --size cpu --classes --seed 0 --time-limit 2m
 	$(BIN)/elflow score-images demo/digits.elf demo/digits.npz --split test -o demo/digits.csv
 	$(BIN)/elflow sample-images demo/digits.elf -n 100 -o demo/digits.png --seed 0
-	$(BIN)/python -m experiments.bench.images --data digits --minutes 1.5 --keep demo/compared --output demo/compared.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments bench images --set datasets=digits --set time_limit=90 -o demo/compared
 	@echo "Look at demo/digits.png for new digits, and at demo/digits.csv for how likely each test image is."
 
-reproduce: .venv/.reproduce
-	OMP_NUM_THREADS=1 $(BIN)/elflow reproduce all
-	@echo "Open reproduced/index.html in a browser."
+reproduce: .venv/.experiments
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments paper all
+	@echo "Open runs/paper/index.html in a browser."
 
 test: .venv/.test lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two workers, one thread each: more get into each other's way
@@ -37,18 +37,17 @@ lint: .venv/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/.demo
-	$(BIN)/python -m experiments.bench.kernels
-	$(BIN)/python -m experiments.bench.exactness
-	$(BIN)/python -m experiments.bench.flows
-	$(BIN)/python -m experiments.bench.digits
-	$(BIN)/python -m experiments.bench.toys
+# One or more benchmarks: make bench NAME="kernels flows"; `python -m experiments list` has the names.
+NAME ?= all
+bench: .venv/.experiments
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments bench $(NAME)
+	@echo "Open runs/bench/index.html in a browser."
 
 docs: .venv/.docs
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf .venv build demo reproduced site
+	rm -rf .venv build demo runs site
 
 # One stamp per set of extras: .venv/.test holds while nothing that is installed or compiled has changed.
 .venv/.%: $(SOURCES) | .venv/.made

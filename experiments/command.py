@@ -15,7 +15,7 @@ from experiments.framework.files import read_json
 from experiments.framework.page import has_words, is_ours, is_published, render_table
 from experiments.framework.runner import run
 from experiments.registry import GROUPS
-from experiments.results import keep_result, read_result
+from experiments.framework.results import keep_result, read_result
 
 __all__ = ["main"]
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from experiments.data._frames import read_frame
+from experiments.data.frames import read_frame
 
 from experiments.data.maf import MAF_SETS, REDRAWN_SETS, find_maf, maf_files, read_maf
 
@@ -243,7 +243,7 @@ def test_gas_as_text(tmp_path):
     ("change", "message"),
     [
         (lambda table: table.drop(columns="Eth"), r"must have the columns 'Time', 'Meth', 'Eth', got 'Time', 's0'"),
-        (lambda table: table.drop(columns=["s0", "s1"]), r"must have 8 sensors .* 0.98, got 7: it is not the file"),
+        (lambda table: table.drop(columns=["s0", "s1"]), r"must have 8 sensors .* 0.98, got 7: this is not the file"),
         (lambda table: table.assign(s3=1.0), r"finite values that differ in each column, got others in 's3'"),
         (lambda table: table.assign(s3=np.inf), r"finite values that differ in each column, got others in 's3'"),
         (lambda table: table[:10], r"must have at least 11 rows, got 10"),
@@ -439,7 +439,7 @@ def test_hepmass(tmp_path):
     train.loc[5, "# label"] = 1.0  # once too often
     written(tmp_path, train, test)
     with pytest.raises(
-        ValueError, match=r"1000_train\.csv must have 21 features .* at most 5 times, got 20: it is not"
+        ValueError, match=r"1000_train\.csv must have 21 features .* at most 5 times, got 20: this is not"
     ):
         read_maf("hepmass", tmp_path)
 
@@ -456,7 +456,7 @@ def test_hepmass_that_is_wrong(tmp_path):
     train, test = collisions(100), collisions(50)
     lines = test.to_csv(index=False)
     for one, other, message in [
-        (train, test.drop(columns="f7"), r"1000_test\.csv must have the columns of 1000_train\.csv, and has no 'f7'"),
+        (train, test.drop(columns="f7"), r"1000_test\.csv must have the columns of 1000_train\.csv, got a file without 'f7'"),
         (train.drop(columns="f7"), test, r"1000_train\.csv must have 21 features .*, got 20"),
         (train[train["# label"] == 0], test, r"1000_train\.csv must have at least 10 rows of class 1, got 0"),
         (train, test[test["# label"] == 0], r"hepmass must have rows for test, got none"),
@@ -532,7 +532,7 @@ def test_bsds300_that_is_wrong(tmp_path, monkeypatch):
         ):
             read_maf("bsds300", tmp_path)
     monkeypatch.setitem(sys.modules, "h5py", None)  # as if it were not installed
-    with pytest.raises(ImportError, match=r"BSDS300\.hdf5 needs h5py to be read: pip install h5py"):
+    with pytest.raises(ImportError, match=r"BSDS300\.hdf5 needs h5py: pip install 'elflow\[experiments\]'"):
         read_maf("bsds300", tmp_path)
 
 
@@ -567,7 +567,7 @@ def test_patches(tmp_path, monkeypatch):
     assert all(np.array_equal(x, y) and not np.array_equal(x, z) for x, y, z in zip(splits, again, other, strict=True))
     noise = [256 * x[0, :60] - part[0, :60] for x, part in zip(splits, parts.values(), strict=True)]
     assert abs(np.corrcoef(noise) - np.eye(3)).max() < 0.5  # the parts have noise of their own
-    monkeypatch.setattr("experiments.data.maf.ROWS", 8)
+    monkeypatch.setattr("experiments.data.maf.PATCHES_PER_BLOCK", 8)
     assert all(np.array_equal(x, y) for x, y in zip(splits, read_maf("bsds300-patches", tmp_path, seed=3), strict=True))
 
 
@@ -623,7 +623,7 @@ def test_finding_sets(tmp_path, name):
     assert find_maf(name, tmp_path / "nowhere") is None
     for file in files:
         assert find_maf(name, tmp_path) is None
-        with pytest.raises(FileNotFoundError, match=rf"must hold '{files[0]}'.* for name='{name}', and does not"):
+        with pytest.raises(FileNotFoundError, match=rf"folder must contain '{files[0]}'.* for name='{name}', got "):
             read_maf(name, tmp_path)
         path = tmp_path / file
         path.parent.mkdir(exist_ok=True)

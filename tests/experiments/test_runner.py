@@ -21,7 +21,7 @@ from experiments import GROUPS, Group, Plan
 from experiments.command import main
 from experiments.framework import page as _page
 from experiments.framework.page import write_page
-from experiments.results import keep_result, read_result
+from experiments.framework.results import keep_result, read_result
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from experiments.framework.files import read_json, write_text
 
 __all__ = ["keep_result", "read_result"]
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent.parent / "results"
 
 
 def keep_result(group: Group, source: Path, folder: Path = FOLDER) -> Path:
