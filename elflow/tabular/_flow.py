@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ __all__ = [
     "context_numbers",
     "held_out_rows",
     "inverse_residual",
+    "iter_samples",
     "numbers",
-    "samples",
     "scores",
 ]
 
@@ -86,16 +87,19 @@ def quasi_random(draws: int, columns: int) -> Floats:
     return np.asarray(qmc.Sobol(columns, rng=0).random_base2(power)[:draws], np.float64)
 
 
-@torch.no_grad()
-def samples(model: Dequantized, count: int, c: Tensor | None, seed: int) -> Floats:
-    """New numbers, `(count, features)`, one for each row of the context if there is one."""
-    blocks = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for at in range(0, count, BLOCK):
-            size = min(BLOCK, count - at)
-            blocks.append(model().sample((size,)) if c is None else model(c[at : at + size]).sample())
-    return torch.cat(blocks).double().numpy()
+def iter_samples(model: Dequantized, n: int, c: Tensor | None, generator: torch.Generator) -> Iterator[Floats]:
+    """New rows `(N, features)` for a flow, at most `BLOCK` at a time: `n`, or `n` for each row of the context.
+
+    Blocks always have the same size, because the numbers that torch draws depend on how many are drawn at once.
+    """
+    total = n if c is None else n * len(c)
+    for at in range(0, total, BLOCK):
+        rows = torch.arange(at, min(at + BLOCK, total))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(generator.get_state())
+            z = model().sample(rows.shape) if c is None else model(c[rows // n]).sample()
+            generator.set_state(torch.get_rng_state())
+        yield z.double().numpy()
 
 
 def conditional(

@@ -128,7 +128,7 @@ def check_inside(name: str, x: Floats, bounds: tuple[float, float]) -> None:
     """That declared bounds hold."""
     if x.min() < bounds[0] or x.max() > bounds[1]:
         raise ValueError(
-            f"columns[{name!r}] must hold all values between its bounds {bounds}, got {x.min():g} to {x.max():g}"
+            f"column {name!r} must hold all values between its bounds {bounds}, got {x.min():g} to {x.max():g}"
         )
 
 

@@ -22,20 +22,21 @@ from elflow.flows.dequantization import Dequantized
 from elflow.tabular._conditional import Conditional
 from elflow.tabular._config import get_config, min_config_numbers, set_config
 from elflow.tabular._defaults import check_parameters, default_options, default_recipe, default_whiten
+from elflow.tabular._flow import BLOCK as SAMPLE_BLOCK
 from elflow.tabular._flow import (
     build,
     conditional,
     context_numbers,
     held_out_rows,
     inverse_residual,
+    iter_samples,
     numbers,
-    samples,
     scores,
 )
 from elflow.tabular.schema import Schema, as_frame, digest, fingerprint, kind_of_table
 from elflow.training import Rows, fit
 
-__all__ = ["FlowDensity"]
+__all__ = ["SAMPLE_BLOCK", "FlowDensity", "as_generator"]
 
 LEAST_ROWS = 5
 DRAWS = 16
@@ -172,8 +173,9 @@ class FlowDensity(DensityMixin, BaseEstimator):
             raise ValueError(
                 f"X must have at least {LEAST_ROWS} rows that count, got {len(frame)} (n_samples={len(frame)})"
             )
-        self.schema_ = Schema.fit(frame, self.columns, self.missing).like(X)
-        self.context_schema_ = None if conditions is None else Schema.fit(conditions, None, self.missing, detect=False)
+        key = self.__dict__.pop("_schema_key", None)  # of fit_schema, if that was called just before
+        if key is None or key != self._make_schema_key(X, frame, conditions):
+            self._fit_schemas(X, frame, conditions)
         self.n_rows_ = len(frame)
         self.seed_ = seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.fingerprint_ = fingerprint(frame)
@@ -222,6 +224,26 @@ class FlowDensity(DensityMixin, BaseEstimator):
         self.training_scores_ = np.quantile(ranked, np.linspace(0, 1, min(PERCENTILES, len(ranked))))
         return self
 
+    def fit_schema(self, X: Any, context: Any = None) -> FlowDensity:
+        """Infers the columns of a table and of its context: `schema_` and `context_schema_`.
+
+        `fit` does this itself. It reuses the result if it is called next with the same data, so that a program can
+        show the columns before the training.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            context: The context, a table of N rows.
+
+        Returns:
+            The estimator.
+        """
+        check_parameters(**self.get_params())
+        frame = self._frame(X, fitting=True)
+        conditions = self._as_context(context, len(frame), fitting=True)
+        self._fit_schemas(X, frame, conditions)
+        self._schema_key = self._make_schema_key(X, frame, conditions)
+        return self
+
     def score_samples(self, X: Any, context: Any = None, draws: int = DRAWS) -> NDArray[np.float64]:
         """The log-density of each row, in nats and in the units of the data.
 
@@ -259,16 +281,45 @@ class FlowDensity(DensityMixin, BaseEstimator):
         """New rows, in a table of the kind that was fitted, with its columns and dtypes.
 
         Arguments:
-            n: How many; with a context, how many for each of its rows, which stay together.
+            n: Number of rows; with a context, for each of its rows. Rows of the same context stay together.
             context: What to condition on, if the density was fitted with one.
-            random_state: Where random numbers come from.
+            random_state: An integer, a numpy `RandomState`, or a `torch.Generator`, which is advanced.
         """
+        blocks = list(self._iter_samples(n, context, random_state))
+        return self.schema_.decode(np.concatenate(blocks or [np.zeros((0, self.schema_.features))]))
+
+    def iter_samples(
+        self, n: int = 1, context: Any = None, random_state: Any = None, block: int = SAMPLE_BLOCK
+    ) -> Iterator[Any]:
+        """The rows of `sample` block by block, in memory that does not grow with their number.
+
+        The rows do not depend on the size of the blocks. Contexts that are too many for memory can be passed
+        `SAMPLE_BLOCK` rows at a time, with one `torch.Generator` as the `random_state` of all calls: the rows are those
+        of one call with all contexts.
+
+        Arguments:
+            n, context, random_state: As in `sample`.
+            block: Maximum number of rows in a block; there are never more than `SAMPLE_BLOCK`.
+
+        Example:
+            >>> rng = np.random.default_rng(0)
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(rng.normal(size=(200, 2)))
+            >>> blocks = list(density.iter_samples(100, random_state=0, block=40))
+            >>> [len(block) for block in blocks]
+            [40, 40, 20]
+            >>> bool((np.concatenate(blocks) == density.sample(100, random_state=0)).all())
+            True
+        """
+        check_count("block", block)
+        for z in self._iter_samples(n, context, random_state):
+            for at in range(0, len(z), block):
+                yield self.schema_.decode(z[at : at + block])
+
+    def _iter_samples(self, n: int, context: Any, random_state: Any) -> Iterator[NDArray[np.float64]]:
         check_is_fitted(self, "model_")
         check_count("n", n)
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
         c = context_numbers(self.context_schema_, self._as_context(context))
-        c = None if c is None else c.repeat_interleave(n, 0)
-        return self.schema_.decode(samples(self.model_, n if c is None else len(c), c, seed))
+        return iter_samples(self.model_, n, c, as_generator(random_state))
 
     def conditional_cdf(self, X: Any, column: str, context: Any = None) -> NDArray[np.float64]:
         """P(column <= its value | all other columns, context) of each row, `(N,)`.
@@ -384,6 +435,14 @@ class FlowDensity(DensityMixin, BaseEstimator):
             raise ValueError(f"context must have a row for each of {count} rows of X, got {len(frame)}")
         return frame
 
+    def _fit_schemas(self, X: Any, frame: pd.DataFrame, conditions: pd.DataFrame | None) -> None:
+        self.schema_ = Schema.fit(frame, self.columns, self.missing).like(X)
+        self.context_schema_ = None if conditions is None else Schema.fit(conditions, None, self.missing, detect=False)
+
+    def _make_schema_key(self, X: Any, frame: pd.DataFrame, conditions: pd.DataFrame | None) -> str:
+        """Digest of everything that the schemas follow from."""
+        return digest(kind_of_table(X), frame, conditions, self.columns, self.missing)
+
     def _rows(self, frame: pd.DataFrame, conditions: pd.DataFrame | None = None, weight: Any = None) -> Rows:
         """What the flow is given of a frame."""
         return numbers(self.schema_, frame, context_numbers(self.context_schema_, conditions), weight)
@@ -404,3 +463,15 @@ class FlowDensity(DensityMixin, BaseEstimator):
         for frame, conditions in self._blocks(X, context, CONDITIONAL_BLOCK):
             c = context_numbers(self.context_schema_, conditions)
             yield conditional(self.model_, self.schema_, name, frame, c), frame
+
+
+def as_generator(random_state: Any) -> torch.Generator:
+    """The generator that `FlowDensity.sample` draws from, for any `random_state`; a generator itself is returned.
+
+    Example:
+        >>> as_generator(0).initial_seed() == as_generator(np.random.RandomState(0)).initial_seed()
+        True
+    """
+    if isinstance(random_state, torch.Generator):
+        return random_state
+    return torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))

@@ -293,5 +293,7 @@ def _refuse_missing(frame: pd.DataFrame, fitted: bool = False) -> None:
     counts = counts[counts > 0]
     if len(counts):
         listed = ", ".join(f"{name!r} ({count})" for name, count in counts.items())
-        remedy = "fill them in or drop them" + ("" if fitted else ", or model them with missing='model'")
+        remedy = "fill them in or drop them" + (
+            "" if fitted else ", or model them with missing='model' (--missing model)"
+        )
         raise ValueError(f"the table must not have missing values (NaN), got some in {listed}: {remedy}")
