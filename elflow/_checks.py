@@ -5,6 +5,9 @@ This module imports nothing of elflow, so that every room can use it.
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -80,6 +83,30 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """
     if value not in list(choices):
         raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
+
+
+LIBRARIES = tuple(os.path.join(os.path.dirname(path), "") for path in (__file__, torch.__file__))
+"""Folders of elflow and of torch, whose decorators put frames between those of elflow."""
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning at the line of the user's code that called elflow, however deep in elflow its cause lies.
+
+    Filters see the module of elflow that issued it, so that `warnings.filterwarnings(..., module="elflow")` applies.
+
+    Example:
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn_user("the rows are few")
+        >>> str(caught[0].message)
+        'the rows are few'
+    """
+    frame = sys._getframe(1)
+    module = frame.f_globals.get("__name__", "elflow")
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARIES):
+        frame = frame.f_back
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, module, registry)
 
 
 def check_order(order: object, features: int) -> tuple[int, ...]:

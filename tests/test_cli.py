@@ -16,8 +16,7 @@ import elflow
 from elflow.cli import main, tables
 from elflow.cli._options import parse_bounds, parse_duration, parse_kinds
 from elflow.io.tables import read_table
-from elflow.tabular.estimator import SAMPLE_BLOCK
-from elflow.tabular.schema import Schema
+from elflow.tabular import SAMPLE_BLOCK, Schema
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def test_quiet(write, tmp_path):
 
 def test_fit_equals_the_estimator(folder):
     frame = read_table(folder / "data.csv")
-    direct = elflow.tabular.estimator.FlowDensity(max_steps=10, random_state=0).fit(frame)
+    direct = elflow.FlowDensity(max_steps=10, random_state=0).fit(frame)
     loaded = elflow.load(folder / "model.elf")
     np.testing.assert_array_equal(loaded.score_samples(frame), direct.score_samples(frame))
 

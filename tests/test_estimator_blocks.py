@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from elflow import FlowDensity
-from elflow.tabular.estimator import SAMPLE_BLOCK, as_generator
-from elflow.tabular.schema import Schema
+from elflow.tabular import SAMPLE_BLOCK, Schema, as_generator
 
 SMALL = {"max_steps": 10, "random_state": 0, "flow_options": {"transforms": 1, "units": 4, "hidden_features": (8,)}}
 

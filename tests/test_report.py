@@ -3,6 +3,7 @@
 import html
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
@@ -22,11 +23,11 @@ from elflow import ELF, report
 from elflow.report._baselines import baselines, kernel_density
 from elflow.report._compare import area, correlations, dependent, marginal, two_sample
 from elflow.report._measure import measure
-from elflow.report._pit import conditional
 from elflow.report._plots import STYLE
 from elflow.report._tables import Column
 from elflow.report._verdicts import decimals, verdicts
-from elflow.tabular.estimator import FlowDensity
+from elflow.tabular import FlowDensity
+from elflow.tabular.conditional import pit_values
 
 SMALL = {"transforms": 1, "units": 8, "hidden_features": (16,)}
 SECTIONS = ["training", "likelihood", "marginals", "pairs", "pit", "correlations", "anomalies", "two-sample", "inverse"]
@@ -159,7 +160,7 @@ def test_same_seed_same_page(table, density, written, tmp_path):
 
 def test_held_out_rows_are_judged(table, density, written):
     found, _ = written
-    mask = density.held_out(table)
+    mask = density.validation_mask(table)
     assert found.held_out
     assert found.n_test == mask.sum()
     assert found.n_train == (~mask).sum()
@@ -309,7 +310,10 @@ def test_pit_of_a_known_density():
     joint = torch.distributions.MultivariateNormal(torch.zeros(2, dtype=torch.double), covariance)
     z = joint.sample((200,))
     z[0] = torch.tensor([2.0, 0.0])
-    values = conditional(lambda c: joint, z, None, 0, (-10.0, 10.0))
+    model = SimpleNamespace(flow=lambda c: joint)
+    column = SimpleNamespace(z_range=(-10.0, 10.0))
+    schema = SimpleNamespace(positions=lambda name: [0], column=lambda name: column)
+    values = pit_values(model, schema, "x", z)
     exact = norm.cdf(((z[:, 0] - 0.999 * z[:, 1]) / np.sqrt(1 - 0.999**2)).numpy())
     np.testing.assert_allclose(values, exact, atol=5e-3)
 

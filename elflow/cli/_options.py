@@ -178,13 +178,13 @@ def parse_kinds(texts: list[str] | None) -> dict[str, str]:
         >>> parse_kinds(["age=integer"])
         {'age': 'integer'}
     """
-    from elflow.tabular.columns import KINDS
+    from elflow.tabular import COLUMN_KINDS
 
     kinds = {}
     for text in texts or []:
         name, _, kind = text.rpartition("=")
-        if not name or kind not in KINDS:
-            raise ValueError(f"--kind must be COL=KIND, with a kind of {KINDS}, got {text!r}")
+        if not name or kind not in COLUMN_KINDS:
+            raise ValueError(f"--kind must be COL=KIND, with a kind of {COLUMN_KINDS}, got {text!r}")
         kinds[name] = kind
     return kinds
 

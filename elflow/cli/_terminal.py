@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
 
-    from elflow.tabular.columns import Column
-    from elflow.tabular.schema import Schema
+    from elflow.tabular import Schema
 
 USER_ERRORS = (ValueError, TypeError, OSError, MemoryError, FloatingPointError)
 """Errors that a user can correct; all others are bugs."""
-MAX_LEVELS_SHOWN = 4
 
 
 def note(text: str) -> None:
@@ -89,43 +87,7 @@ def show_columns(columns: list[dict[str, Any]]) -> None:
 
 def describe_columns(schema: Schema | None, role: str) -> list[dict[str, Any]]:
     """The columns of a schema in words, each with its `name`, `kind`, `dtype`, `values`, `missing` and `role`."""
-    if schema is None:
-        return []
-    return [
-        {
-            "name": column.name,
-            "kind": column.kind,
-            "dtype": column.dtype,
-            "values": _describe_values(column) + (", or missing" if column.missing else ""),
-            "missing": bool(column.missing),
-            "role": role,
-        }
-        for column in schema.columns
-    ]
-
-
-def _describe_values(column: Column) -> str:
-    """Range or categories of a column."""
-    import pandas as pd
-
-    if column.levels is not None:
-        shown = ", ".join(map(str, column.levels[:MAX_LEVELS_SHOWN]))
-        return f"{len(column.levels)}: {shown}" + (", ..." if len(column.levels) > MAX_LEVELS_SHOWN else "")
-    values: Any = column.map
-    if not column.discrete:
-        low, high = float(values.low), float(values.high)
-        if math.isinf(low) and math.isinf(high):
-            return "any"
-        if math.isinf(low) or math.isinf(high):
-            return f"at least {low:g}" if math.isinf(high) else f"at most {high:g}"
-        return f"between {low:g} and {high:g}"
-    first, last = int(values.edges[0]), int(values.edges[-1]) - 1
-    if column.kind == "datetime":
-        tick = int(column.step or 1)
-        ends = [pd.Timestamp(end * tick, unit=column.unit) for end in (first, last)]
-        return f"{ends[0]} to {ends[1]}".replace(" 00:00:00", "")
-    step = column.step or 1.0
-    return f"{first * step:.15g} to {last * step:.15g}" + ("" if step == 1.0 else f" in steps of {step:g}")
+    return [] if schema is None else [{**column, "role": role} for column in schema.describe()]
 
 
 # Progress

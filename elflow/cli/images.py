@@ -304,7 +304,7 @@ def _make_sampler(folder: Path, every: int, round_steps: int, flow: ImageELF, se
 
 def _make_fingerprint(images: Images, flow: ImageELF, recipe: Recipe, validation: int, seed: int) -> str:
     """Digest of the data and of all settings that decide about the model, but for the time limit."""
-    from elflow.tabular.schema import digest
+    from elflow.tabular import digest
 
     settings = {
         "flow": flow.config,

@@ -107,7 +107,7 @@ def fit(
     _options.set_threads(threads)
     est = elflow.FlowDensity(
         flow=flow,
-        columns=by_bounds | by_kind,
+        columns={**by_bounds, **by_kind},
         missing=missing,
         dequantization=dequantization,
         max_steps=max_steps,
@@ -164,7 +164,7 @@ def _warn_of_row_numbers(rows: pd.DataFrame) -> None:
 
 def _make_fingerprint(est: FlowDensity, rows: pd.DataFrame, contexts: pd.DataFrame | None) -> str:
     """Digest of the data and of all settings that decide about the model, but for the time limit."""
-    from elflow.tabular.schema import digest
+    from elflow.tabular import digest
 
     apart = ("verbose", "log_dir", "time_limit")
     settings = {name: value for name, value in est.get_params().items() if name not in apart}
@@ -181,7 +181,7 @@ def _show_schema(est: FlowDensity, rows: int) -> None:
 def _score_validation_rows(est: FlowDensity, rows: pd.DataFrame, contexts: pd.DataFrame | None) -> Mean:
     import numpy as np
 
-    mask = est.held_out(rows)
+    mask = est.validation_mask(rows)
     assert mask is not None, "the rows are those that were fitted"
     indices = np.flatnonzero(mask)[:MAX_VALIDATION_ROWS]
     mean = Mean("nats")
@@ -278,7 +278,7 @@ def sample(
     blocks, so there may be more of them than fit into memory.
     """
     from elflow.io.tables import TableWriter, scan_table
-    from elflow.tabular.estimator import SAMPLE_BLOCK
+    from elflow.tabular import SAMPLE_BLOCK
 
     _options.check_not_input(output, model, *([] if context is None else [context]))
     writer = TableWriter(output)
@@ -306,8 +306,7 @@ def _iter_rows(est: FlowDensity, number: int, scan: TableScan | None, seed: int)
     import numpy as np
     import pandas as pd
 
-    from elflow.tabular.estimator import as_generator
-    from elflow.tabular.schema import as_frame
+    from elflow.tabular import as_frame, as_generator
 
     generator = as_generator(seed)  # one for all contexts, as if they were sampled at once
     for contexts in [None] if scan is None else scan:

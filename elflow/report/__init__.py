@@ -13,7 +13,7 @@ from elflow.report._page import page
 from elflow.report._verdicts import Verdict, verdicts
 
 if TYPE_CHECKING:
-    from elflow.tabular.estimator import FlowDensity
+    from elflow.tabular import FlowDensity
 
 __all__ = ["Findings", "Verdict", "verdicts", "write"]
 
@@ -43,7 +43,7 @@ def write(
 
     Example:
         >>> import numpy, tempfile
-        >>> from elflow.tabular.estimator import FlowDensity
+        >>> from elflow.tabular import FlowDensity
         >>> table = numpy.random.default_rng(0).normal(size=(100, 1))
         >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -24,8 +24,7 @@ from elflow.report._compare import (
 )
 from elflow.report._pit import Pit, pits
 from elflow.report._tables import Column, columns, frame, take
-from elflow.tabular.estimator import DRAWS, FlowDensity
-from elflow.tabular.schema import kind_of_table
+from elflow.tabular import N_DRAWS, FlowDensity, table_kind
 
 __all__ = ["Anomaly", "Findings", "Score", "measure"]
 
@@ -131,7 +130,7 @@ def measure(est: FlowDensity, X: Any, context: Any, rows: int | None, random_sta
     if not isinstance(est, FlowDensity):
         raise TypeError(f"est must be a fitted elflow.FlowDensity, got {type(est).__name__}")
     check_is_fitted(est, "model_")
-    if kind_of_table(X) == "numpy":
+    if table_kind(X) == "numpy":
         X = np.asarray(X)
     count = len(X)
     if count < FEWEST_ROWS:
@@ -141,7 +140,7 @@ def measure(est: FlowDensity, X: Any, context: Any, rows: int | None, random_sta
     if rows is None:
         rows = int(np.clip(USUAL_NUMBERS // est.schema_.features, *USUAL_ROWS))
     rng = np.random.default_rng(random_state)
-    held_out = est.held_out(X)
+    held_out = est.validation_mask(X)
     known = held_out is not None and bool(0 < held_out.sum() < count)
     test, train = _split(held_out if known else None, count, rows, rng)
     looked_at = np.append(test, train)  # held-out rows first, here and in everything below
@@ -212,7 +211,7 @@ def _split(held_out: NDArray[np.bool_] | None, count: int, rows: int, rng: np.ra
 def _baselines(est: FlowDensity, seen: Any, n_test: int, ours: Floats, random_state: int) -> list[Score]:
     """The baselines' scores, in the units of the data and with as many points of each discrete value as the model's."""
     test, train = take(seen, np.arange(n_test)), take(seen, np.arange(n_test, len(seen)))
-    draws = [est.encode(test, random_state=draw) for draw in range(DRAWS if est.schema_.cells else 1)]
+    draws = [est.encode(test, random_state=draw) for draw in range(N_DRAWS if est.schema_.cells else 1)]
     z, log_volume = (np.stack(parts) for parts in zip(*draws, strict=True))
     scores = []
     for baseline in baselines(est.encode(train)[0], z, random_state):

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 
-from elflow.tabular.schema import as_frame
+from elflow.tabular import as_frame
 
 __all__ = ["MINUS", "Column", "columns", "frame", "plain", "take"]
 
