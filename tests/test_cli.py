@@ -92,7 +92,7 @@ def test_score_given_a_context(folder):
     mean = est.score(frame[["size"]], context=frame[["kind", "count"]])
     out, err = succeeds("score", folder / "given.elf", folder / "data.csv")
     assert f"{mean:.4f}" in out
-    assert "2 columns that the model does not know: 'day', 'ok'" in err
+    assert "2 columns that the model does not have: 'day', 'ok'" in err
 
 
 def test_rows_of_density_zero(folder, write, monkeypatch):

@@ -354,7 +354,7 @@ def test_a_header_without_training_facts(folder, tmp_path):
         (["score-images", "DATA", "DATA"], "MODEL must be a model saved by elflow"),
         (["score-images", "FLOW", "DATA"], "must be a model written by `elflow fit-images`, got"),
         (["score-images", "MODEL", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
-        (["score-images", "MODEL", "DATA", "-o", "scores.xlsx"], "must be a table that ends in one of"),
+        (["score-images", "MODEL", "DATA", "-o", "scores.xlsx"], "has an unsupported format; supported: .csv"),
         (["score-images", "MODEL", "DATA", "--resize", "4x4"], "must hold images of 1 x 8 x 8, as in the model"),
         (["score-images", "MODEL", "DATA", "--n-draws", "0"], "'--n-draws'"),
         (["sample-images", "MODEL"], "Missing option '--output'"),
