@@ -92,6 +92,8 @@ LIBRARIES = tuple(os.path.join(os.path.dirname(path), "") for path in (__file__,
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning at the line of the user's code that called elflow, however deep in elflow its cause lies.
 
+    Filters see the module of elflow that issued it, so that `warnings.filterwarnings(..., module="elflow")` applies.
+
     Example:
         >>> with warnings.catch_warnings(record=True) as caught:
         ...     warnings.simplefilter("always")
@@ -99,10 +101,12 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
         >>> str(caught[0].message)
         'the rows are few'
     """
-    level, frame = 2, sys._getframe(1)
+    frame = sys._getframe(1)
+    module = frame.f_globals.get("__name__", "elflow")
     while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARIES):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+        frame = frame.f_back
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, module, registry)
 
 
 def check_order(order: object, features: int) -> tuple[int, ...]:

@@ -99,7 +99,7 @@ def test_columns_in_another_order_and_more_of_them(folder, write):
     out, err = succeeds("score", folder / "model.elf", data)
     assert out == expected
     assert err.count("\n") == 1
-    assert "has 2 columns that the model does not know: 'more', 'others'" in err
+    assert "has 2 columns that the model does not have: 'more', 'others'" in err
 
 
 def test_categories_that_were_never_seen(folder, write):
@@ -112,7 +112,7 @@ def test_categories_that_were_never_seen(folder, write):
         (["fit"], "Missing argument 'DATA'"),
         (["fit", "DATA"], "Missing option '--output'"),
         (["fot"], "No such command 'fot'"),
-        (["fit", "nothing.csv", "-o", "NEW"], "nothing.csv must be a file, and there is none"),
+        (["fit", "nothing.csv", "-o", "NEW"], "nothing.csv must be a file that exists"),
         (["fit", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
         (["fit", "DATA", "-o", "no/folder/m.elf"], "--output must be in an existing folder"),
         (["fit", "DATA", "-o", "FOLDER"], "--output must be a file, got the folder"),

@@ -1,4 +1,4 @@
-"""Images in files of every kind, what is refused, and grids of them."""
+"""Images in files of every supported format, refused files, and grids of images."""
 
 import gzip
 import os
@@ -45,7 +45,7 @@ def idx(a, kind=8):
 
 @pytest.fixture(params=["", ".gz"])
 def mnist(tmp_path, request):
-    """MNIST's four files in a folder, and what is in them."""
+    """MNIST's four files in a folder, and their content."""
     parts = {}
     for split, name in [("train", "train"), ("test", "t10k")]:
         x, y = pixels(7, 5, 4), pixels(7) % 10
@@ -334,7 +334,7 @@ NAMES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 
 @pytest.fixture(params=[python_2, python_3(0), python_3(2), python_3(4), binary], ids=["2", "3-0", "3-2", "3-4", "bin"])
 def cifar(tmp_path, request):
-    """CIFAR-10 in a folder, and what is in it."""
+    """CIFAR-10 in a folder, and its content."""
     folder = tmp_path / "cifar-10-batches"
     folder.mkdir()
     (folder / "readme.html").write_text("hello")
@@ -391,7 +391,7 @@ def test_pickles_run_nothing(tmp_path, protocol, place):
     "content",
     [
         b"cbuiltins\neval\n(S'1'\ntR.",
-        b"\x80\x04\x8c\x05numpy\x8c\x12ndarray.__class__\x93.",  # by way of what is allowed
+        b"\x80\x04\x8c\x05numpy\x8c\x12ndarray.__class__\x93.",  # through an allowed name
         b"\x80\x02cnumpy\nndarray\nN}X\x05\x00\x00\x00stateK\x07s\x86b.",  # changes a class
         b"c_codecs\nencode\nN}X\x07\x00\x00\x00__new__K\x07s\x86b.",
         b"c_codecs\nencode\n(X\x01\x00\x00\x00aX\x04\x00\x00\x00zliptR.",

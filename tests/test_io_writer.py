@@ -78,6 +78,13 @@ def test_times_look_alike_in_all_blocks(tmp_path):
     assert str(read_table(tmp_path / "t.csv")["zoned"].dtype) == "datetime64[us, UTC]"
 
 
+def test_times_in_a_column_named_like_an_argument(tmp_path):
+    frame = pd.DataFrame({"self": pd.to_datetime(["2020-01-01"])})
+    with TableWriter(tmp_path / "t.csv") as writer:
+        writer.write(frame)
+    pd.testing.assert_frame_equal(read_table(tmp_path / "t.csv"), frame, check_dtype=False)
+
+
 def test_devices_are_not_replaced(tmp_path):
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)

@@ -53,7 +53,7 @@ def fit(table, **options):
 
 
 def mixed(count, seed=0):
-    """Columns of all kinds, with names and values that mean harm."""
+    """Columns of all kinds, with hostile names and values."""
     rng = np.random.default_rng(seed)
     size = rng.normal(size=count)
     table = pd.DataFrame(
@@ -72,7 +72,7 @@ def mixed(count, seed=0):
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: its identifiers, what it would load, and its text."""
+    """Parser of a page: its identifiers, the resources it would load, and its text."""
 
     VOID = ("meta", "img", "br", "!doctype")
 
@@ -152,7 +152,7 @@ def test_page_is_self_contained(written):
     assert "default-src 'none'" in content
 
 
-def test_what_users_wrote_is_escaped(written):
+def test_text_of_users_is_escaped(written):
     _, content = written
     assert "<script" not in content
     assert "<img src=x" not in content

@@ -45,7 +45,7 @@ def report(
     frame = pd.concat(scan_table(data, _options.known_columns(est), na_values=na or []), ignore_index=True)
     rows, context = _options.split_context(est, frame)
     findings = reports.write(est, rows, output, context=context, random_state=seed)
-    verdicts = reports.verdicts(findings)
+    verdicts = reports.judge(findings)
     show([(verdict.title, f"{verdict.value} {verdict.unit}. {verdict.reading}") for verdict in verdicts])
     show([("report", str(output))])
 
