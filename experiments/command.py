@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 from experiments.framework.experiment import SCALES, Experiment, Group, Plan, Report, Table
 from experiments.framework.files import read_json
 from experiments.framework.page import has_words, is_ours, is_published, render_table
+from experiments.framework.results import keep_result, read_result
 from experiments.framework.runner import run
 from experiments.registry import GROUPS
-from experiments.framework.results import keep_result, read_result
 
 __all__ = ["main"]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.framework.training import fit_batches
+from elflow.training import Recipe, fit
 from experiments.systems import cpflow
 from experiments.systems._conjugate import conjugate_gradients, log_determinant
 from experiments.systems.cpflow import EXACT, ConvexPotential, CPFlow
@@ -22,6 +22,7 @@ FLOWS: dict[str, Callable[[], nn.Module]] = {
     "planar": lambda: planar_flow(2, transforms=4),
     "radial": lambda: radial_flow(2, transforms=4),
 }
+RECIPE = {"schedule": "constant", "max_steps": 20, "round_steps": 5, "ema_decay": 0.995}
 
 
 def bent(n: int) -> Tensor:
@@ -174,7 +175,7 @@ def trained(request: pytest.FixtureRequest) -> tuple[nn.Module, nn.Module]:
     flow = FLOWS[request.param]()
     flow().log_prob(bent(500))
     before = copy.deepcopy(flow).eval()
-    averaged, training = fit_batches(flow, lambda: bent(128), 20, 1e-2)
+    averaged, training = fit(flow, lambda: bent(128), recipe=Recipe(learning_rate=1e-2, **RECIPE))
     assert all(math.isfinite(entry["training"]) for entry in training.history)
     assert not averaged.training
     return before, averaged
@@ -214,7 +215,7 @@ def test_it_is_trained_again_alike():
         for numpys in (1, 2):  # which no flow may depend on
             torch.manual_seed(0)
             np.random.seed(numpys)  # noqa: NPY002
-            _, training = fit_batches(make(), lambda: bent(32), 3)
+            _, training = fit(make(), lambda: bent(32), recipe=Recipe(max_steps=3, round_steps=1))
             losses.append([entry["training"] for entry in training.history])
             assert np.random.randint(10**9) == np.random.RandomState(numpys).randint(10**9)  # noqa: NPY002
         assert losses[0] == losses[1]
@@ -251,7 +252,8 @@ def test_residual_estimates_are_unbiased():
 
 def test_residual_networks_contract_after_training():
     """Also those with averaged weights: there a spectral norm is not that of the weights that were trained."""
-    flow, _ = fit_batches(residual_flow(2, transforms=2, width=16), lambda: bent(64), 20, 5e-2)
+    recipe = Recipe(learning_rate=5e-2, **RECIPE)
+    flow, _ = fit(residual_flow(2, transforms=2, width=16), lambda: bent(64), recipe=recipe)
     for layer in flow.modules():
         if hasattr(layer, "compute_weight"):
             assert torch.linalg.matrix_norm(layer.compute_weight(update=False), 2) <= 0.97 * 1.01

@@ -30,7 +30,7 @@ def test_a_fit_is_no_better_than_the_truth():
     assert result.gap > 4 * result.error
     assert result.curve["step"] == list(range(1, 21))
     assert result.curve["seconds"] == sorted(result.curve["seconds"])
-    assert result.seconds >= result.curve["seconds"][-1]
+    assert result.seconds >= result.curve["seconds"][-1] - 0.001  # which is rounded
     assert all(loss > 0 for loss in result.curve["loss"])
 
 

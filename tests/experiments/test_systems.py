@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from experiments.framework.training import fit_batches
+from elflow.training import Recipe, fit
 from experiments.systems import SYSTEMS, available, build, count_parameters
 from experiments.systems.bnaf import BNAF, BlockTransform
 from experiments.systems.mixtures import MADEMoG
@@ -48,7 +48,8 @@ class Trained:
         with torch.no_grad():
             self.before = -flow.eval()().log_prob(test).mean().item()
         steps = 8 if name == "cnf" else 40  # of which a step takes far longer
-        self.flow, self.training = fit_batches(flow, lambda: data(100, 2), steps, 1e-2, 0.9)
+        recipe = Recipe(learning_rate=1e-2, schedule="constant", max_steps=steps, round_steps=10, ema_decay=0.9)
+        self.flow, self.training = fit(flow, lambda: data(100, 2), recipe=recipe)
         points = 101 if name in ("cnf", "residual", "unaf") else 201  # for the time that they take
         u = torch.linspace(-EDGE, EDGE, points, dtype=torch.float64)
         self.grid = torch.cartesian_prod(u.sinh(), u.sinh())
@@ -167,7 +168,7 @@ def test_repr_names_its_layers(flow):
 
 
 @pytest.mark.parametrize(("number", "size"), [(2, 40_000), (3, 10_000)])
-def test_it_has_as_many_parameters_as_were_asked_for(name, number, size):
+def test_the_number_of_parameters_is_close_to_the_requested_one(name, number, size):
     count = count_parameters(build(name, number, transforms=3, parameters=size))
     if SYSTEMS[name].sized:
         assert count == pytest.approx(size, rel=0.05)
@@ -283,7 +284,7 @@ def test_nice_has_one_volume_everywhere():
 
 
 @pytest.mark.parametrize("name", ["made", "cnf", "made-mog"])
-def test_one_transformation_however_many_are_asked_for(name):
+def test_systems_with_one_transformation_only(name):
     one, five = (build(name, 2, transforms, SIZE) for transforms in (1, 5))
     assert repr(one) == repr(five)
-    assert "one transformation" in SYSTEMS[name].note
+    assert "One transformation" in SYSTEMS[name].note
