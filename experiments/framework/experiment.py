@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 
 from elflow._checks import check_choice, check_count, check_positive
 
-__all__ = ["SCALES", "Experiment", "Group", "Job", "Option", "Plan", "Record", "Report", "Table"]
+__all__ = ["SCALES", "Experiment", "Group", "Job", "Option", "Plan", "Record", "Report", "Table", "group_records"]
 
 SCALES = ["cpu", "paper"]
 
@@ -190,6 +190,17 @@ class Experiment:
     missing: Callable[[Plan], list[str]] = _nothing_missing
     options: Mapping[str, Option] = field(default_factory=dict)
     exclusive: bool = False
+
+
+def group_records(records: Mapping[str, Record], names: Iterable[str]) -> dict[str, list[Record]]:
+    """Records by the name that the keys of their jobs start with, such as those of a model over its seeds.
+
+    Example:
+        >>> group_records({"elf-0": {"gap": 1}, "elf-1": {"gap": 2}, "nsf-0": {"gap": 3}}, ["elf", "maf"])
+        {'elf': [{'gap': 1}, {'gap': 2}]}
+    """
+    groups = {name: [record for key, record in records.items() if key.startswith(name)] for name in names}
+    return {name: group for name, group in groups.items() if group}
 
 
 @dataclass(frozen=True)

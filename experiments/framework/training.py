@@ -22,7 +22,11 @@ def make_fabric(device: str) -> Fabric | None:
         >>> make_fabric("cpu") is None
         True
     """
-    return None if device == "cpu" else Fabric(accelerator="gpu", devices=1)
+    if device == "cpu":
+        return None
+    fabric = Fabric(accelerator="gpu", devices=1)
+    fabric.launch()
+    return fabric
 
 
 def fit_batches(

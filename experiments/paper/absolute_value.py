@@ -13,7 +13,7 @@ from torch.nn.utils.parametrize import remove_parametrizations
 from elflow._checks import check_choice
 from elflow.activations import FELU, RELU, PiecewiseQuadratic
 from elflow.functional import lipschitz
-from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
+from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table, group_records
 from experiments.framework.figure import GREEN, INK, SOFT, draw_figure
 from experiments.framework.measure import count_parameters, mean_and_error
 
@@ -163,8 +163,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
 
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
-    runs = {method: [r for key, r in records.items() if key.startswith(method)] for method in METHODS}
-    runs = {method: some for method, some in runs.items() if some}
+    runs = group_records(records, METHODS)
     _draw(folder / "absolute-value.png", runs)
     rows = []
     for method, some in runs.items():

@@ -19,7 +19,7 @@ from elflow.flows.layered import LayeredFlow
 from elflow.functional import bumps
 from elflow.nn import ActNorm
 from elflow.nn.start import initial_phi
-from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
+from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table, group_records
 from experiments.framework.figure import ACCENT, GREEN, INK, SOFT, draw_figure
 from experiments.framework.measure import count_parameters, mean_and_error
 from experiments.framework.training import fit_batches
@@ -212,8 +212,7 @@ def _log_density(flow: LayeredFlow, x: Tensor) -> Tensor:
 
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
-    runs = {model: [r for key, r in records.items() if key.startswith(model)] for model in MODELS}
-    runs = {model: some for model, some in runs.items() if some}
+    runs = group_records(records, MODELS)
     _draw(folder / "relu-flow.png", runs)
     rows = []
     for model, some in runs.items():

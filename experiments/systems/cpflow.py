@@ -181,7 +181,7 @@ class ConvexTransform(Transform):
     def _newton(self, y: Tensor) -> Tensor:
         """Solves `gradient(x) = y` for rows in double precision by Newton's method.
 
-        A step is halved until it shrinks the residual by a quarter of what it would if the gradient were linear.
+        A step is halved until it reduces the residual by a quarter of the reduction for a linear gradient.
         """
         result, start = y.clone(), 1 + y.abs().amax(-1)
         rows, x, point = torch.arange(len(y), device=y.device), y, self.at(y)  # those that have not settled

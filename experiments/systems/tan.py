@@ -19,7 +19,7 @@ class Recurrent(nn.Module):
 
     Arguments:
         width: The size of its state, which has a learned initial value, and of a hidden layer behind it.
-        outputs: How many numbers it gives for each feature.
+        outputs: The number of outputs for each feature.
 
     Example:
         >>> Recurrent(width=8, outputs=5)(torch.randn(4, 3)).shape
