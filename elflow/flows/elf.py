@@ -24,7 +24,7 @@ from elflow.activations import FELU, PiecewiseQuadratic, check_activation
 from elflow.flows.layered import LayeredFlow
 from elflow.functional import bump_size
 from elflow.nn import ActNorm, Hypernetwork
-from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTransform, ScaledTransform
+from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTransform, Elementwise, ScaledTransform
 
 __all__ = ["ELF", "MaskedELFTransform"]
 
@@ -263,7 +263,7 @@ class MaskedELFTransform(LazyTransform):
             rows=max(256, ROW_NUMBERS // (bump_size(self.hyper.units) * self.features)),
         )
 
-    def _maps(self, x: Tensor, c: Tensor | None) -> Transform:
+    def _maps(self, x: Tensor, c: Tensor | None) -> Elementwise:
         if not self.hyper.dependent:
             return self._bumps(self.hyper.first)
         dependent = self._bumps(self.hyper(x, c).to(x.dtype))  # autocast computes the hypernetwork in less
