@@ -86,7 +86,7 @@ def drawn(flow: Any, number: int, labels: Any, method: str, seed: int, progress:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return flow.sample(number, labels, method=method, progress=progress, return_info=True)
+        return flow.sample(number, labels, method=method, verbose=progress, return_info=True)
 
 
 def _labels(flow: Any, model: Path, label: int | None, number: int) -> Any:

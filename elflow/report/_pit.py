@@ -42,7 +42,7 @@ def pits(est: FlowDensity, X: Any, context: Any, names: list[str], random_state:
     rows: Any = est._rows(frame, est._as_context(context, len(frame)))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(random_state)
-        z = est.model_.place(rows.x, rows.context)[0]
+        z = est.model_.dequantize(rows.x, rows.context)[0]
     found = []
     for name in names:
         known = torch.from_numpy(np.flatnonzero(frame[name].notna()))

@@ -95,7 +95,7 @@ class Conditional:
         """One block of `_evaluate`, averaged over where in their cells the other columns lie."""
         cells = len(self.model.cells)
         noise = torch.from_numpy(qmc.Sobol(max(1, cells), rng=0).random(self.draws)[:, None, :cells])
-        z, extra = self.model.place(rows.x, rows.context, noise if cells else None)
+        z, extra = self.model.dequantize(rows.x, rows.context, noise if cells else None)
         z, extra = z.expand(self.draws, -1, -1), extra.expand(self.draws, -1)
         along = z[:, :, None, :].repeat(1, 1, knots.shape[1], 1)
         along[..., self.position] = knots.to(z.dtype)

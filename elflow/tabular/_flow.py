@@ -115,10 +115,10 @@ def inverse_residual(model: Dequantized, rows: Rows) -> float:
     """How far latent points z are from f(f^-1(z)) at most, relative to 1 + |z|."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        x = model.place(rows.x, rows.context)[0]
+        x = model.dequantize(rows.x, rows.context)[0]
     flow: Any = model.flow
     if isinstance(flow, Whitened):
-        flow, x = flow.flow, flow.linear(x)
+        flow, x = flow.flow, flow.whitening()(x)
     transform = flow(rows.context).transform
     z = transform(x)
     again = transform(transform.inv(z))

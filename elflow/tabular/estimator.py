@@ -320,7 +320,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         rows = self._rows(self._frame(X))
         noise = check_random_state(random_state).uniform(size=(len(rows), len(self.schema_.cells)))
         uniform = Dequantized(self.model_.flow, self.schema_.exact, self.schema_.cells)
-        z, log_volume = uniform.place(rows.x, noise=torch.from_numpy(noise))
+        z, log_volume = uniform.dequantize(rows.x, noise=torch.from_numpy(noise))
         return z.double().numpy(), log_volume.double().numpy()
 
     def inverse_residual(self, X: Any, context: Any = None) -> float:
