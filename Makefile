@@ -19,7 +19,7 @@ demo-images: .venv/.reproduce
 	@mkdir -p demo
 	$(BIN)/python -m elflow.datasets.example demo/digits.npz
 	rm -f demo/digits.elf.checkpoint
-	$(BIN)/elflow fit-images demo/digits.npz -o demo/digits.elf --preset digits --scale cpu --classes --seed 0 --time-limit 2m
+	$(BIN)/elflow fit-images demo/digits.npz -o demo/digits.elf --preset digits --size cpu --classes --seed 0 --time-limit 2m
 	$(BIN)/elflow score-images demo/digits.elf demo/digits.npz --split test -o demo/digits.csv
 	$(BIN)/elflow sample-images demo/digits.elf -n 100 -o demo/digits.png --seed 0
 	$(BIN)/python -m experiments.bench.images --data digits --minutes 1.5 --keep demo/compared --output demo/compared.json

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from elflow import activations, datasets, functional, io, kernels, training
     from elflow.flows import ELF, ImageELF
     from elflow.serialization import load, save
-    from elflow.tabular.estimator import FlowDensity
+    from elflow.tabular import FlowDensity
 
 __all__ = [
     "ELF",

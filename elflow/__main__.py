@@ -1,4 +1,4 @@
-"""`python -m elflow` is the command `elflow`."""
+"""`python -m elflow` runs the command line."""
 
 import sys
 

@@ -1,7 +1,13 @@
-"""Errors for arguments that are wrong: each names the argument, what it was and what it must be."""
+"""Argument checks shared by all rooms: errors name the argument, its value and the values that it may have.
+
+This module imports nothing of elflow, so that every room can use it.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -11,7 +17,8 @@ from torch import Tensor
 
 
 def check_bound(bound: float) -> None:
-    if type(bound) is float and 0 < bound < 1:  # in short: asking whether it is a Real takes a while
+    """Raise an error unless `bound` is a number in (0, 1)."""
+    if type(bound) is float and 0 < bound < 1:  # shortcut: isinstance(bound, Real) is slow, and this is called often
         return
     if isinstance(bound, bool) or not isinstance(bound, Real):
         raise TypeError(f"bound must be a number in (0, 1), got {type(bound).__name__}")
@@ -19,26 +26,45 @@ def check_bound(bound: float) -> None:
         raise ValueError(f"bound must be in (0, 1), got {bound}")
 
 
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """The value as an int."""
+def check_count(name: str, value: object, least: int = 1) -> int:
+    """Convert a whole number to int; raise an error if it is none, or below `least`.
+
+    Example:
+        >>> check_count("units", 0)
+        Traceback (most recent call last):
+        ...
+        ValueError: units must be at least 1, got 0
+    """
     if type(value) is int and value >= least:
         return value
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < least:
+    if int(value) < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
     return int(value)
 
 
-def check_counts(name: str, values: Any) -> list[int]:
-    """The values as a list of ints."""
+def check_counts(name: str, values: object) -> list[int]:
+    """Convert a sequence of positive whole numbers to a list of ints.
+
+    Example:
+        >>> check_counts("hidden_features", (64, 64))
+        [64, 64]
+    """
     if not isinstance(values, Iterable) or isinstance(values, str):
         raise TypeError(f"{name} must be a sequence of integers, got {values!r}")
     return [check_count(name, value) for value in values]
 
 
-def check_positive(name: str, value: Any) -> float:
-    """The value as a float."""
+def check_positive(name: str, value: object) -> float:
+    """Convert a positive, finite number to float.
+
+    Example:
+        >>> check_positive("tol", -1)
+        Traceback (most recent call last):
+        ...
+        ValueError: tol must be positive and finite, got -1
+    """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not 0 < float(value) < float("inf"):
@@ -46,28 +72,80 @@ def check_positive(name: str, value: Any) -> float:
     return float(value)
 
 
-def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise an error unless the value is one of the choices.
+
+    Example:
+        >>> check_choice("method", "newton", ["exact", "sequential"])
+        Traceback (most recent call last):
+        ...
+        ValueError: method must be one of ['exact', 'sequential'], got 'newton'
+    """
     if value not in list(choices):
         raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
 
 
-def check_order(order: Any, features: int) -> tuple[int, ...]:
-    """A permutation of the features."""
+LIBRARIES = tuple(os.path.join(os.path.dirname(path), "") for path in (__file__, torch.__file__))
+"""Folders of elflow and of torch, whose decorators put frames between those of elflow."""
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning at the line of the user's code that called elflow, however deep in elflow its cause lies.
+
+    Filters see the module of elflow that issued it, so that `warnings.filterwarnings(..., module="elflow")` applies.
+
+    Example:
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn_user("the rows are few")
+        >>> str(caught[0].message)
+        'the rows are few'
+    """
+    frame = sys._getframe(1)
+    module = frame.f_globals.get("__name__", "elflow")
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARIES):
+        frame = frame.f_back
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, module, registry)
+
+
+def check_order(order: object, features: int) -> tuple[int, ...]:
+    """Convert a permutation of the features to a tuple of ints.
+
+    Example:
+        >>> check_order([0, 0, 1], features=3)
+        Traceback (most recent call last):
+        ...
+        ValueError: order must hold each of the features 0 to 2 once, got [0, 0, 1]
+    """
     if not isinstance(order, Iterable) or isinstance(order, str):
         raise TypeError(f"order must be 'alternating', 'shared' or a sequence of features, got {order!r}")
-    given = as_list(order)
-    if not all(isinstance(i, Integral) for i in given) or sorted(map(int, given)) != list(range(features)):
-        raise ValueError(f"order must hold each of the features 0 to {features - 1} once, got {given}")
-    return tuple(map(int, given))
+    columns = as_list(order)
+    if not all(isinstance(i, Integral) for i in columns) or sorted(map(int, columns)) != list(range(features)):
+        raise ValueError(f"order must hold each of the features 0 to {features - 1} once, got {columns}")
+    return tuple(map(int, columns))
 
 
 def as_list(values: Any) -> list[Any]:
-    """The elements of a sequence, an array or a tensor, with Python's own numbers where it knows them."""
+    """Convert a sequence, an array or a tensor to a list; numbers of numpy and torch become Python numbers.
+
+    Example:
+        >>> as_list(torch.tensor([1, 2]))
+        [1, 2]
+    """
     return list(values.tolist() if hasattr(values, "tolist") else values)
 
 
-def check_rows(name: str, value: Any, columns: int, of: str, dtype: torch.dtype | None = None) -> None:
-    """That a tensor is `(..., columns)` and finite."""
+def check_rows(name: str, value: object, columns: int, of: str, dtype: torch.dtype | None = None) -> None:
+    """Raise an error unless the value is a finite float tensor `(..., columns)`.
+
+    Arguments:
+        name: The name of the argument.
+        value: The argument.
+        columns: The size of its last dimension.
+        of: The word for a column in the error, such as "feature".
+        dtype: The dtype that it must have; None for any float dtype.
+    """
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
     if not value.is_floating_point():
@@ -80,12 +158,20 @@ def check_rows(name: str, value: Any, columns: int, of: str, dtype: torch.dtype 
         raise ValueError(
             f"{name} must have the shape (..., {columns}), one column for each {of}, got {tuple(value.shape)}"
         )
-    if not torch.compiler.is_compiling() and not is_under_transform():  # where there are no numbers to look at
+    # A traced tensor has no values to look at.
+    if not torch.compiler.is_compiling() and not is_under_transform():
         check_finite(name, value)
 
 
 def check_finite(name: str, value: Tensor) -> None:
-    """That no row of `(..., columns)` holds NaN or an infinity."""
+    """Raise an error if a row of `(..., columns)` holds NaN or an infinity.
+
+    Example:
+        >>> check_finite("x", torch.tensor([[1.0, 2.0], [torch.nan, 2.0]]))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: x must be finite, got NaN or an infinity in 1 of its 2 rows, the first of them row 1: ...
+    """
     if not value.isfinite().all():
         wrong = (~value.isfinite()).any(-1).reshape(-1).nonzero().squeeze(-1)
         raise ValueError(
@@ -99,13 +185,13 @@ def is_under_transform() -> bool:
 
     Tensors are then wrappers without values, which cannot be checked. While compiling the answer is False.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():  # dynamo cannot trace the two calls below
         return False
     return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
 
 
 def join_names(names: Sequence[str], most: int = 8) -> str:
-    """Join names for an error message, quoted; only the number of those after the first `most` is given.
+    """Join names for an error message, quoted; after the first `most` only their number is given.
 
     Example:
         >>> join_names(["a", "b", "c"], most=2)

@@ -1,7 +1,7 @@
-"""Activations for which the Lipschitz constant of a one-layer network is exact.
+"""Piecewise-quadratic activations, for which the Lipschitz constant of a one-layer network is exact.
 
-Any piecewise-quadratic function with linear ends will do: the slope of a network of such units is piecewise linear,
-so that it is greatest at one of finitely many points.
+The slope of a network of such units is piecewise linear. So its maximum is at one of finitely many points, provided
+that the first and the last piece of the activation are linear.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from torch import Tensor
 __all__ = ["FELU", "QELU", "RELU", "PiecewiseQuadratic", "check_activation"]
 
 TOLERANCE = 1e-12
-"""How exactly the pieces must meet."""
+"""Maximum gap between two pieces at their breakpoint, and maximum excess of a slope over 1."""
 
 
 @dataclass(frozen=True)
 class PiecewiseQuadratic:
     """A continuous, 1-Lipschitz, piecewise-quadratic function with linear ends.
 
-    Piece `k` holds the coefficients `(c0, c1, c2)` of `c0 + c1 u + c2 u^2`, and reaches from breakpoint `k - 1` to
-    breakpoint `k`.
+    Piece `k` is `c0 + c1 u + c2 u^2` between breakpoint `k - 1` and breakpoint `k`.
 
     Arguments:
-        breakpoints: The points where one piece ends and the next begins, increasing.
-        pieces: The coefficients of each piece, one piece more than breakpoints.
-        name: What to call it. Two functions of the same shape are equal, whatever they are called.
+        breakpoints: The points where one piece ends and the next begins, in increasing order.
+        pieces: The coefficients `(c0, c1, c2)` of each piece; one piece more than breakpoints.
+        name: A name for error messages and `repr`. Activations with equal breakpoints and pieces are equal, whatever
+            their names.
 
     Example:
         >>> leaky = PiecewiseQuadratic(breakpoints=(0.0,), pieces=((0, 0.1, 0), (0, 1, 0)), name="leaky")
@@ -54,9 +54,9 @@ class PiecewiseQuadratic:
     right_slope: float = field(init=False, repr=False, compare=False)
     """The slope right of all breakpoints."""
     jumps: tuple[float, ...] = field(init=False, repr=False, compare=False)
-    """By how much the slope jumps at each breakpoint; all zero for a smooth function."""
+    """The jump of the slope at each breakpoint; all zero for a smooth function."""
     _home: int = field(init=False, repr=False, compare=False)
-    """The breakpoint where the function is nearest to zero."""
+    """The index of the breakpoint where the function is nearest to zero."""
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments of the constructor, as JSON stores them."""
@@ -69,9 +69,9 @@ class PiecewiseQuadratic:
     def __post_init__(self) -> None:
         points = tuple(float(p) for p in self.breakpoints)
         pieces = tuple(tuple(float(c) for c in piece) for piece in self.pieces)
-        _check(points, pieces)
+        _check_pieces(points, pieces)
         slopes = [(_slope(a, p), _slope(b, p)) for p, a, b in zip(points, pieces, pieces[1:], strict=False)]
-        set_ = object.__setattr__
+        set_ = object.__setattr__  # a frozen dataclass refuses plain assignment
         set_(self, "breakpoints", points)
         set_(self, "pieces", pieces)
         set_(self, "left_slope", pieces[0][1])
@@ -89,10 +89,14 @@ class PiecewiseQuadratic:
         return not any(self.jumps)
 
     def __call__(self, u: Tensor) -> Tensor:
-        """The value at each element of `u`.
+        """The value at each element of `u`, a float tensor of any shape.
 
-        It is summed up from the breakpoint where the function is nearest to zero, from distances into each piece. That
-        keeps small values accurate, infinities right and NaN what it is.
+        The value is summed up piece by piece, starting from the breakpoint where the function is nearest to zero. So
+        small values are accurate, infinite `u` gives the limit, and NaN gives NaN.
+
+        Example:
+            >>> RELU(torch.tensor([-1.0, 0.0, 1.0]))
+            tensor([0., 0., 1.])
         """
         points, pieces, home = self.breakpoints, self.pieces, self._home
         value = torch.zeros_like(u) + _value(pieces[home], points[home])
@@ -101,13 +105,18 @@ class PiecewiseQuadratic:
         if self.right_slope:
             value = value + self.right_slope * (u - points[-1]).clamp(min=0)
         for k, (left, right) in enumerate(pairwise(points), start=1):
-            near = right if k <= home else left
+            near = right if k <= home else left  # the end of the piece that is nearer to the home breakpoint
             t = (u - near).clamp(left - near, right - near)
             value = value + (_slope(pieces[k], near) + pieces[k][2] * t) * t
         return value
 
     def slope(self, u: Tensor, from_right: Tensor | bool = False) -> Tensor:
-        """The slope at each element of `u`; at a jump, the limit from the left or, where `from_right`, from the right.
+        """The slope at each element of `u`; at a jump, the limit from one side.
+
+        Arguments:
+            u: A float tensor of any shape.
+            from_right: Whether to take the limit from the right instead of the left: a bool, or a bool tensor that
+                broadcasts with `u`.
 
         Example:
             >>> RELU.slope(torch.tensor([-1.0, 0.0, 1.0]))
@@ -116,7 +125,7 @@ class PiecewiseQuadratic:
             tensor([0., 1., 1.])
         """
         slope = torch.zeros_like(u) + self.left_slope
-        for c2, left, right in self._curved():
+        for c2, left, right in self._inner_pieces():
             slope = slope + 2 * c2 * (u.clamp(left, right) - left)
         for p, jump in zip(self.breakpoints, self.jumps, strict=True):
             if jump:
@@ -124,7 +133,7 @@ class PiecewiseQuadratic:
         return torch.where(u.isnan(), u, slope)
 
     def piece(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The coefficients of the piece that each element of `u` lies on.
+        """The coefficients c0, c1 and c2, of the shape of `u`, of the piece that each element lies on.
 
         Example:
             >>> FELU.piece(torch.tensor([-2.0, -0.5, 1.0]))
@@ -134,8 +143,8 @@ class PiecewiseQuadratic:
         c0, c1, c2 = u.new_tensor(self.pieces).T[:, index]
         return c0, c1, c2
 
-    def _curved(self) -> list[tuple[float, float, float]]:
-        """The pieces between the ends: half the curvature, where it begins and where it ends."""
+    def _inner_pieces(self) -> list[tuple[float, float, float]]:
+        """c2, the left end and the right end of each piece but the first and the last."""
         inner = zip(self.pieces[1:-1], self.breakpoints, self.breakpoints[1:], strict=False)
         return [(piece[2], left, right) for piece, left, right in inner]
 
@@ -161,7 +170,7 @@ def _slope(piece: Sequence[float], u: float) -> float:
     return piece[1] + 2 * piece[2] * u
 
 
-def _check(points: tuple[float, ...], pieces: tuple[tuple[float, ...], ...]) -> None:
+def _check_pieces(points: tuple[float, ...], pieces: tuple[tuple[float, ...], ...]) -> None:
     if not points:
         raise ValueError("breakpoints must hold at least one point, got none")
     if not all(math.isfinite(p) for p in points) or any(a >= b for a, b in pairwise(points)):
@@ -180,17 +189,17 @@ def _check(points: tuple[float, ...], pieces: tuple[tuple[float, ...], ...]) -> 
             raise ValueError(
                 f"pieces must be continuous, got a jump from {left:g} to {right:g} at the breakpoint {point:g}"
             )
-        # The slope of a quadratic is greatest at an end of its piece.
+        # The slope is linear on each piece, so that its maximum is at an end of the piece.
         for slope in (_slope(a, point), _slope(b, point)):
             if abs(slope) > 1 + TOLERANCE:
                 raise ValueError(f"pieces must be 1-Lipschitz, got a slope of {slope:g} at the breakpoint {point:g}")
 
 
 FELU = PiecewiseQuadratic((-1, 0), ((-0.5, 0, 0), (0, 1, 0.5), (0, 1, 0)), name="FELU")
-"""The paper's activation: an ELU whose exponential is a parabola. Its slope is 0 up to -1, then a ramp, 1 from 0 on."""
+"""The paper's activation: ELU with a parabola in place of the exponential. Its slope rises from 0 at -1 to 1 at 0."""
 
 RELU = PiecewiseQuadratic((0,), ((0, 0, 0), (0, 1, 0)), name="RELU")
-"""Two linear pieces. The slope of a network of these jumps."""
+"""The rectifier `max(u, 0)`: two linear pieces, with a jump of the slope at 0."""
 
 QELU = PiecewiseQuadratic((-3, -1, 0), ((-1, 0, 0), (-0.25, 0.5, 1 / 12), (0, 1, 1 / 3), (0, 1, 0)), name="QELU")
-"""Four smooth pieces that follow ELU more closely than FELU does, down to its limit of -1."""
+"""A smooth function of four pieces. It is closer to ELU than FELU is, and has the lower limit of ELU, -1."""

@@ -1,4 +1,4 @@
-"""Runs the command line in this process, for the tests of it."""
+"""Helpers that run the command line in this process."""
 
 import contextlib
 import io
@@ -12,7 +12,7 @@ QUICK = ["--max-steps", "10"]
 
 
 def run(*arguments):
-    """The exit code, the standard output and the standard error."""
+    """Runs a command; returns its exit code, standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main([str(argument) for argument in arguments])
@@ -20,13 +20,14 @@ def run(*arguments):
 
 
 def succeeds(*arguments):
+    """Runs a command that must succeed; returns its standard output and standard error."""
     code, out, err = run(*arguments)
     assert code == 0, err
     return out, err
 
 
 def fails(*arguments):
-    """The one line that it says."""
+    """Runs a command that must fail; returns the one line of its error."""
     code, out, err = run(*arguments)
     assert code == 2, (code, out, err)
     assert err.startswith("elflow: error: ")
@@ -36,6 +37,7 @@ def fails(*arguments):
 
 
 def table(rows=300):
+    """A table with a column of each kind."""
     rng = np.random.default_rng(0)
     days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, rows), "D")
     return pd.DataFrame(

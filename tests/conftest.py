@@ -11,13 +11,13 @@ from elflow.kernels import native
 
 assert native.extension is not None, "the suite tests the native kernel: install elflow where there is a C++ compiler"
 
-# Every way to compute: the reference, and the native kernel on each instruction set that this machine has.
+# All implementations: the reference, and the native kernel on each instruction set that this machine has.
 IMPLEMENTATIONS = ["reference", *(f"native-{isa}" for isa in native.extension.instruction_sets())]
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs a test once per implementation, which is in force meanwhile."""
+    """Run a test once per implementation, with this implementation forced."""
     name, _, isa = request.param.partition("-")
     before = native.extension.instruction_set()
     if isa:
@@ -39,7 +39,7 @@ def seeded() -> None:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Puts text or a table into a file, as CSV."""
+    """Write text, or a table as CSV, to a file."""
 
     def write(content: Any, name: str = "data.csv") -> Path:
         path = tmp_path / name

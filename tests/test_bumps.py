@@ -1,4 +1,4 @@
-"""Networks of bumps: what their slope looks like, and the fused operators against the definition."""
+"""The bump parametrisation: the slope of a pair of units, and the fused operators against their definition."""
 
 import math
 
@@ -16,7 +16,7 @@ def random_phi(*batch, units, dtype=torch.float64, wild=1.0):
     return wild * torch.randn(*batch, bump_size(units), dtype=dtype)
 
 
-def test_a_bump_is_a_bump():
+def test_slope_of_one_bump():
     k, t, w, a = torch.tensor([100.0, 50.0], dtype=torch.float64), 3.0, 2.0, 0.25
     phi = torch.cat([k.log(), torch.tensor([t, math.log(w), a, 7.0], dtype=torch.float64)])
     w1, b1, w2, b2 = bumps(phi, 2)
@@ -29,7 +29,7 @@ def test_a_bump_is_a_bump():
 
 @pytest.mark.parametrize("units", [1, 2, 5, 16, 33])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_fused_is_what_it_says(implementation, units, dtype):
+def test_fused_equals_definition(implementation, units, dtype):
     phi = random_phi(20, 3, units=units, dtype=dtype)
     x = torch.randn(20, 3, dtype=dtype)
     with kernels.backend("reference"):
@@ -52,7 +52,7 @@ def test_gradients(implementation, units):
 
 
 def test_gradients_of_a_shared_network(implementation):
-    """One network and many points, in pieces and by threads."""
+    """One network with many points, which is computed in several tasks."""
     phi, x = random_phi(1, units=9).requires_grad_(), torch.randn(700, 1, dtype=torch.float64)
     y, log_slope = elf_bumps(x, phi, 9)
     (fused,) = torch.autograd.grad((y * x + log_slope).sum(), phi)
@@ -64,7 +64,7 @@ def test_gradients_of_a_shared_network(implementation):
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 40), st.sampled_from([0.1, 1.0, 10.0, 1e3]), st.integers(0, 2**31))
-def test_there_and_back(units, wild, seed):
+def test_inverse_of_random_networks(units, wild, seed):
     torch.manual_seed(seed)
     phi, x = random_phi(8, units=units, wild=wild), torch.randn(8, dtype=torch.float64)
     y, log_slope = elf_bumps(x, phi, units)
@@ -84,7 +84,7 @@ def test_logarithms_are_clamped(implementation):
 
 
 @pytest.mark.parametrize("function", [elf_bumps, elf_bumps_inverse])
-def test_nan_is_an_error_not_a_number(implementation, function):
+def test_nan_raises(implementation, function):
     for column in range(bump_size(4)):
         phi = random_phi(3, units=4)
         phi[1, column] = torch.nan
@@ -93,7 +93,7 @@ def test_nan_is_an_error_not_a_number(implementation, function):
 
 
 @pytest.mark.parametrize("function", [elf_bumps, elf_bumps_inverse])
-def test_nan_in_compiled_code_is_the_same_error(function):
+def test_nan_raises_in_compiled_code(function):
     torch._dynamo.reset()
     phi = random_phi(3, units=4)
     phi[1, 2] = torch.nan
@@ -109,7 +109,7 @@ def test_other_activations_take_the_reference():
 
 
 @pytest.mark.parametrize("name", ["elf_bumps", "elf_bumps_inverse"])
-def test_operators_are_well_behaved(name):
+def test_operators_pass_the_checks_of_torch(name):
     phi = random_phi(6, units=4, dtype=torch.float32).requires_grad_()
     x = torch.randn(6, 2, requires_grad=True)
     torch.library.opcheck(getattr(torch.ops.elflow, name).default, (x, phi, 4, 0.99))

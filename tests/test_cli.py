@@ -13,9 +13,10 @@ import torch
 from _command import QUICK, fails, run, succeeds, table
 
 import elflow
-from elflow.cli import _sample, _score, main
-from elflow.cli._options import column_options, seconds
+from elflow.cli import main, tables
+from elflow.cli._options import parse_bounds, parse_duration, parse_kinds
 from elflow.io.tables import read_table
+from elflow.tabular import SAMPLE_BLOCK, Schema
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +27,24 @@ def folder(tmp_path_factory):
     succeeds("fit", folder / "data.csv", "-o", folder / "model.elf", *QUICK, "--quiet")
     options = ["--context", "kind", "--context", "count", "--drop", "ok", "--drop", "day"]
     succeeds("fit", folder / "data.csv", "-o", folder / "given.elf", *QUICK, *options, "--quiet")
+    sizes = table()[["size"]]
+    small = {"max_steps": 10, "flow_options": {"transforms": 1, "units": 4, "hidden_features": (8,)}, "random_state": 0}
+    elflow.FlowDensity(**small).fit(sizes).save(folder / "small.elf")
+    elflow.FlowDensity(**small).fit(sizes, context=table()[["count"]]).save(folder / "small-given.elf")
     return folder
 
 
 def test_fit_says_what_it_found_and_how_it_went(write, tmp_path):
     out, err = succeeds("fit", write(table()), "-o", tmp_path / "m.elf", *QUICK, "--bounds", "size=0:")
-    for words in ["300", "category", "3: ", "2024-01-01 to 2024-10-", "at least 0", "held-out likelihood", "all steps"]:
+    for words in [
+        "300",
+        "category",
+        "3: ",
+        "2024-01-01 to 2024-10-",
+        "at least 0",
+        "held-out log-likelihood",
+        "10 steps in",
+    ]:
         assert words in out
     assert not err
     assert sorted(os.listdir(tmp_path)) == ["data.csv", "m.elf"]
@@ -43,7 +56,7 @@ def test_quiet(write, tmp_path):
 
 def test_fit_equals_the_estimator(folder):
     frame = read_table(folder / "data.csv")
-    direct = elflow.tabular.estimator.FlowDensity(max_steps=10, random_state=0).fit(frame)
+    direct = elflow.FlowDensity(max_steps=10, random_state=0).fit(frame)
     loaded = elflow.load(folder / "model.elf")
     np.testing.assert_array_equal(loaded.score_samples(frame), direct.score_samples(frame))
 
@@ -60,7 +73,7 @@ def test_score(folder, tmp_path):
 
 def test_score_in_blocks(folder, tmp_path, monkeypatch):
     whole, _ = succeeds("score", folder / "model.elf", folder / "data.csv")
-    monkeypatch.setattr(_score, "BLOCK", 70)
+    monkeypatch.setattr(tables, "SCORE_BLOCK", 70)
     arguments = ["score", folder / "model.elf", folder / "data.csv", "-o", tmp_path / "s.csv", "--anomaly", "--append"]
     out, _ = succeeds(*arguments)
     assert whole.splitlines()[1].strip() == out.splitlines()[1].strip()
@@ -68,7 +81,7 @@ def test_score_in_blocks(folder, tmp_path, monkeypatch):
     assert list(scores) == [*table().columns, "log_density", "anomaly_score"]
     assert scores["anomaly_score"].between(0, 100).all()
     pd.testing.assert_frame_equal(scores[table().columns], read_table(folder / "data.csv"))
-    assert "must not have a column 'log_density' already" in fails(
+    assert "must not have a column 'log_density'" in fails(
         "score", folder / "model.elf", tmp_path / "s.csv", "-o", tmp_path / "t.csv", "--append"
     )
 
@@ -79,16 +92,28 @@ def test_score_given_a_context(folder):
     mean = est.score(frame[["size"]], context=frame[["kind", "count"]])
     out, err = succeeds("score", folder / "given.elf", folder / "data.csv")
     assert f"{mean:.4f}" in out
-    assert "2 columns that the model does not know: 'day', 'ok'" in err
+    assert "2 columns that the model does not have: 'day', 'ok'" in err
 
 
-def test_impossible_rows(folder, write):
-    frame = table().assign(size=-1.0)
+def test_rows_of_density_zero(folder, write, monkeypatch):
+    """They are counted and the first is named, whichever block it is in; the mean of the others is printed as well."""
+    frame = table()
+    frame.loc[[154, 200], "size"] = -1.0
+    est = elflow.load(folder / "model.elf")
+    scores = est.score_samples(frame)
+    zeros = np.isneginf(scores)
+    assert zeros[[154, 200]].all()
+    first, others = np.flatnonzero(zeros)[0] + 1, scores[~zeros]
+    monkeypatch.setattr(tables, "SCORE_BLOCK", 70)
     out, _ = succeeds("score", folder / "model.elf", write(frame))
-    assert "-inf nats" in out or "+-" in out
+    words = " ".join(out.split())
+    assert f"-inf nats: {zeros.sum()} of 300 rows have density zero, the first is row {first};" in words
+    assert f"mean of the others: {others.mean():.4f} +- {others.std(ddof=1) / len(others) ** 0.5:.4f} nats" in words
+    out, _ = succeeds("score", folder / "model.elf", write(frame[154:155]))
+    assert "-inf nats: 1 of 1 rows has density zero, the first is row 1 " in " ".join(out.split()) + " "
 
 
-def test_sample(folder, tmp_path, monkeypatch):
+def test_sample(folder, tmp_path):
     succeeds("sample", folder / "model.elf", "-n", 50, "-o", tmp_path / "a.csv", "--seed", 3)
     succeeds("sample", folder / "model.elf", "-n", 50, "-o", tmp_path / "b.csv", "--seed", 3)
     succeeds("sample", folder / "model.elf", "-n", 50, "-o", tmp_path / "c.csv", "--seed", 4)
@@ -99,25 +124,41 @@ def test_sample(folder, tmp_path, monkeypatch):
     pd.testing.assert_series_equal(frame.dtypes, read_table(folder / "data.csv").dtypes)
     expected = elflow.load(folder / "model.elf").sample(50, random_state=3)
     pd.testing.assert_frame_equal(frame, expected, check_exact=True)
-    monkeypatch.setattr(_sample, "BLOCK", 20)
-    out, _ = succeeds("sample", folder / "model.elf", "-n", 50, "-o", tmp_path / "d.parquet")
-    blocks = pd.read_parquet(tmp_path / "d.parquet")
-    assert len(blocks.drop_duplicates()) == 50
-    assert "50" in out
 
 
-def test_sample_given_contexts(folder, write, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [1, SAMPLE_BLOCK, 70_000])
+def test_samples_are_those_of_the_estimator(folder, tmp_path, number):
+    """Row for row, for any number of blocks."""
+    succeeds("sample", folder / "small.elf", "-n", number, "-o", tmp_path / "new.parquet", "--seed", 0)
+    expected = elflow.load(folder / "small.elf").sample(number, random_state=0)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "new.parquet"), expected, check_exact=True)
+
+
+@pytest.mark.parametrize(("contexts", "number"), [(2, 40_000), (SAMPLE_BLOCK + 1_000, 1)])
+def test_samples_given_contexts_are_those_of_the_estimator(folder, tmp_path, contexts, number):
+    given = pd.DataFrame({"count": np.random.default_rng(0).poisson(3, contexts)})
+    given.to_parquet(tmp_path / "contexts.parquet")
+    arguments = ["-n", number, "--context", tmp_path / "contexts.parquet", "-o", tmp_path / "new.parquet"]
+    succeeds("sample", folder / "small-given.elf", *arguments, "--seed", 7)
+    new = pd.read_parquet(tmp_path / "new.parquet")
+    expected = elflow.load(folder / "small-given.elf").sample(number, context=given, random_state=7)
+    pd.testing.assert_frame_equal(new[["size"]], expected, check_exact=True)
+    np.testing.assert_array_equal(new["count"], given["count"].repeat(number))
+
+
+def test_sample_given_contexts(folder, write, tmp_path):
     contexts = write("count,kind\n3,b\n0,a\n", "contexts.csv")
     options = ["sample", folder / "given.elf", "--context", contexts, "-o", tmp_path / "new.csv", "-n"]
     succeeds(*options, 3)
     new = read_table(tmp_path / "new.csv")
     assert list(new) == ["size", "kind", "count"]
     assert new["kind"].to_list() == ["b"] * 3 + ["a"] * 3
-    monkeypatch.setattr(_sample, "BLOCK", 4)
-    succeeds(*options, 10)  # more for each context than a block holds
+    succeeds(*options, 10)
     new = read_table(tmp_path / "new.csv")
     assert new["count"].to_list() == [3] * 10 + [0] * 10
-    assert "has a context" in fails("sample", folder / "given.elf", "-o", tmp_path / "n.csv")
+    assert "--context must be a table of ['kind', 'count'], the context of" in fails(
+        "sample", folder / "given.elf", "-o", tmp_path / "n.csv"
+    )
     assert "has no context" in fails("sample", folder / "model.elf", "-o", tmp_path / "n.csv", "--context", contexts)
 
 
@@ -132,17 +173,18 @@ def test_standard_output_has_results_only(folder):
 
 def test_info(folder, tmp_path):
     out, _ = succeeds("info", folder / "given.elf")
-    for words in ["elf", "300 rows", "10 steps", "best held-out bound", "3: ", "context", "modelled"]:
+    for words in ["elf", "300 rows", "10 steps in", "best validation bound", "3: ", "context", "modelled"]:
         assert words in out
     facts = json.loads(succeeds("info", folder / "model.elf", "--json")[0])
     kinds = [column["kind"] for column in facts["columns"]]
     assert kinds == ["continuous", "integer", "category", "datetime", "boolean"]
     assert facts["rows"] == 300
-    assert facts["history"]["steps"] == 10
+    assert facts["training"]["steps"] == 10
+    assert facts["training"]["rounds"] == facts["training"]["best_round"] == 1
     elflow.save(elflow.ELF(3, 2), tmp_path / "flow.elf")
     assert json.loads(succeeds("info", tmp_path / "flow.elf", "--json")[0])["features"] == 3
     assert "features" in succeeds("info", tmp_path / "flow.elf")[0]
-    assert "got a flow without columns" in fails("score", tmp_path / "flow.elf", folder / "data.csv")
+    assert "a flow without columns" in fails("score", tmp_path / "flow.elf", folder / "data.csv")
 
 
 def test_report(folder, tmp_path):
@@ -177,29 +219,72 @@ def test_a_table_nobody_has_seen(write, tmp_path, separator):
 
 
 @pytest.mark.parametrize("text", ["", "m", "10x", "1m30", "-5s", "0", "1 h"])
-def test_durations_that_are_none(text):
+def test_invalid_durations(text):
     with pytest.raises(ValueError, match="--time-limit must be a duration"):
-        seconds(text)
+        parse_duration(text)
 
 
-def test_columns_of_options():
-    found = column_options(["a=b=:5", "c=-1e3:2"], ["d=category"])
-    assert found == {"a=b": (None, 5), "c": (-1000, 2), "d": "category"}
+def test_bounds_and_kinds():
+    assert parse_bounds(["a=b=:5", "c=-1e3:2"]) == {"a=b": (None, 5), "c": (-1000, 2)}
+    assert parse_kinds(["a=b=category"]) == {"a=b": "category"}
+    assert parse_bounds(None) == parse_kinds([]) == {}
 
 
-@pytest.mark.parametrize(
-    ("bounds", "kinds"),
-    [(["a"], []), (["a=:"], []), (["a=x:1"], []), (["=0:1"], []), ([], ["a"]), ([], ["a="]), (["a=0:"], ["a=integer"])],
-)
-def test_options_that_are_none(bounds, kinds):
-    with pytest.raises(ValueError, match="must"):
-        column_options(bounds, kinds)
+@pytest.mark.parametrize("text", ["a", "a=:", "a=x:1", "=0:1", "a=1:1", "a=2:1"])
+def test_invalid_bounds(text):
+    with pytest.raises(ValueError, match="--bounds must"):
+        parse_bounds([text])
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "=integer", "a=large"])
+def test_invalid_kinds(text):
+    with pytest.raises(ValueError, match=r"--kind must be COL=KIND, with a kind of .*'datetime'"):
+        parse_kinds([text])
+
+
+def test_columns_by_commas(write, tmp_path):
+    """Repeated options and lists; a name with a comma wins over the list that it looks like."""
+    frame = table(30).assign(**{"kind,day": range(0, 60, 2)})
+    arguments = ["fit", write(frame), "-o", tmp_path / "m.elf", *QUICK]
+    succeeds(*arguments, "-q", "--drop", "kind, ok", "--drop", "day", "--context", "size")
+    est = elflow.load(tmp_path / "m.elf")
+    assert (est.schema_.names, est.context_schema_.names) == (["count", "kind,day"], ["size"])
+    succeeds(*arguments, "-q", "--drop", "kind,day", "--context", "kind,ok")
+    est = elflow.load(tmp_path / "m.elf")
+    assert (est.schema_.names, est.context_schema_.names) == (["size", "count", "day"], ["kind", "ok"])
+    assert "--drop must name a column of" in fails(*arguments, "--drop", "kind,nix")
+    assert "got 'nix'" in fails(*arguments, "--drop", "kind,nix")
 
 
 def test_a_column_that_counts_rows(write, tmp_path):
-    frame = table(30).reset_index()
-    _, err = succeeds("fit", write(frame), "-o", tmp_path / "m.elf", *QUICK, "-q")
-    assert err == "elflow: column 'index' counts the rows: leave it out with --drop 'index' if it says nothing else\n"
+    arguments = ["fit", write(table(30).reset_index()), "-o", tmp_path / "m.elf", *QUICK]
+    _, err = succeeds(*arguments)
+    line = "column 'index' numbers the rows: ignore it with --drop 'index' unless it has another meaning"
+    assert err == f"elflow: {line}\n"
+    assert succeeds(*arguments, "-q") == ("", "")
+
+
+def test_warnings_are_shown_once_and_not_when_quiet(write, tmp_path):
+    frame = table().assign(size=lambda f: f["size"].where(f.index >= 60, 0.5))
+    arguments = ["fit", write(frame), "-o", tmp_path / "m.elf", *QUICK]
+    _, err = succeeds(*arguments)
+    assert err.count("\n") == 1
+    assert "column 'size' is continuous, but 20% of its values are 0.5" in err
+    assert succeeds(*arguments, "-q") == ("", "")
+
+
+def test_the_columns_shown_are_those_of_the_model(write, tmp_path, monkeypatch):
+    """They come of the schema that is fitted, which is so once: that of a context has no bounds."""
+    count, fit = [], Schema.fit
+    monkeypatch.setattr(Schema, "fit", lambda *arguments, **options: count.append(1) or fit(*arguments, **options))
+    frame = table().assign(weight=table()["size"] + 1)
+    out, _ = succeeds("fit", write(frame), "-o", tmp_path / "m.elf", *QUICK, "--context", "size")
+    assert len(count) == 2  # of the rows, and of their context
+    shown = [line for line in out.splitlines() if line.split()[1:2] in (["continuous"], ["integer"], ["category"])]
+    described = succeeds("info", tmp_path / "m.elf")[0].splitlines()
+    assert len(shown) == 4
+    assert set(shown) < set(described)
+    assert "any" in next(line for line in shown if line.split()[0] == "size")
 
 
 def test_other_flows(write, tmp_path):
@@ -210,10 +295,10 @@ def test_other_flows(write, tmp_path):
 
 def test_time_limit_threads_and_log(write, tmp_path):
     threads = torch.get_num_threads()
-    options = ["--time-limit", "1s", "--threads", "1", "--log", tmp_path / "log", "--seed", "5"]
+    options = ["--time-limit", "1s", "--threads", "1", "--log-dir", tmp_path / "log", "--seed", "5"]
     out, _ = succeeds("fit", write(table()), "-o", tmp_path / "m.elf", *options)
     torch.set_num_threads(threads)
-    assert "the time was up" in out or "all steps" in out or "no more" in out
+    assert "stopped at the time limit" in out or "maximum number of steps" in out or "no longer improved" in out
     assert list((tmp_path / "log").rglob("*.csv"))
 
 

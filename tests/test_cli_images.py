@@ -15,11 +15,11 @@ from _command import fails, run, succeeds
 from PIL import Image
 
 import elflow
-from elflow.cli import _fit_images, _images
-from elflow.cli._trained import load_trained
+from elflow.cli import images as commands
 from elflow.datasets import example
 from elflow.io import grids
 from elflow.io.images import read_images
+from elflow.serialization import read_notes, read_training
 from elflow.training import recipe as recipes
 
 QUICK = ["--max-steps", "4"]
@@ -65,13 +65,14 @@ def brief(monkeypatch):
 
 
 def test_fit_says_what_it_found_and_how_it_went(folder, tmp_path):
-    options = ["--log", tmp_path / "log", "--samples", tmp_path / "new" / "pictures", "--held-out", 6]
+    options = ["--log-dir", tmp_path / "log", "--samples", tmp_path / "new" / "pictures", "--validation", 6]
     out, err = succeeds("fit-images", folder / "data.npz", "-o", tmp_path / "m.elf", *QUICK, "--classes", *options)
-    lines = ["40, 6 of them held out", "1 x 8 x 8, 17 levels", "3", "digits, cpu scale", "bits/dim", "4 steps in"]
-    for words in [*lines, "until all steps were done", "m.elf"]:
+    lines = ["40, of which 6 for validation", "1 x 8 x 8, 17 levels", "3", "digits, cpu size", "bits/dim", "4 steps in"]
+    for words in [*lines, "stopped at the maximum number of steps", "m.elf"]:
         assert words in out
     assert err.startswith("elflow: step 4, ")  # where there is no terminal for a bar
-    assert err.endswith("bits/dim held out\n")
+    assert "held-out" in err
+    assert err.endswith("bits/dim\n")
     assert sorted(os.listdir(tmp_path)) == ["log", "m.elf", "new"]
     assert list((tmp_path / "log").rglob("*.csv"))
     assert os.listdir(tmp_path / "new" / "pictures") == ["step-000004.png"]
@@ -82,12 +83,12 @@ def test_fit_says_what_it_found_and_how_it_went(folder, tmp_path):
 
 def test_held_out_images_were_not_trained_on(folder):
     images = read_images(folder / "data.npz")
-    rows, kept = _fit_images._parts(images, CLASSES, None, 0)
-    assert (rows.length, kept.length) == (36, 4)
+    rows, kept = commands._split_rows(images, CLASSES, None, 0)
+    assert (len(rows), len(kept)) == (36, 4)
     both = torch.cat([rows.x, kept.x]).flatten(1)
     assert len(torch.cat([both, images.x.flatten(1)]).unique(dim=0)) == len(images.x)
-    again, _ = _fit_images._parts(images, CLASSES, None, 0)
-    other, _ = _fit_images._parts(images, CLASSES, None, 1)
+    again, _ = commands._split_rows(images, CLASSES, None, 0)
+    other, _ = commands._split_rows(images, CLASSES, None, 1)
     assert torch.equal(rows.x, again.x)
     assert not torch.equal(rows.x, other.x)
     bars = rows.x.double().mean((1, 3)).reshape(-1, 4, 2).sum(2).argmax(1)
@@ -97,7 +98,14 @@ def test_held_out_images_were_not_trained_on(folder):
 def test_what_is_learned_shows(folder, tmp_path):
     """More steps are better than few."""
     succeeds("fit-images", folder / "data.npz", "-o", tmp_path / "m.elf", "--max-steps", 12, "-q")
-    assert load_trained(tmp_path / "m.elf").bits_per_dim < load_trained(folder / "model.elf").bits_per_dim
+    assert read_notes(tmp_path / "m.elf")["bits_per_dim"] < read_notes(folder / "model.elf")["bits_per_dim"]
+    assert read_training(tmp_path / "m.elf").steps == 12
+
+
+def test_validation_is_a_share_or_a_number(folder):
+    images = read_images(folder / "data.npz")
+    for validation, count in [(None, 4), (0.25, 10), (0.001, 1), (1.0, 1), (7.0, 7)]:
+        assert len(commands._split_rows(images, CLASSES, validation, 0)[1]) == count
 
 
 @pytest.mark.parametrize(
@@ -106,7 +114,7 @@ def test_what_is_learned_shows(folder, tmp_path):
      ((3, 32, 32), "cifar10")],
 )  # fmt: skip
 def test_the_preset_follows_from_the_images(shape, name):
-    assert _fit_images._usual_preset(torch.zeros(1, *shape)) == name
+    assert commands._choose_preset(torch.zeros(1, *shape)) == name
 
 
 def test_colours_resized_pictures_and_levels(tmp_path):
@@ -115,16 +123,16 @@ def test_colours_resized_pictures_and_levels(tmp_path):
     for i, label in enumerate(y):
         (tmp_path / "data" / f"class{label}").mkdir(parents=True, exist_ok=True)
         Image.fromarray(x[i].transpose(1, 2, 0)).resize((9, 7)).save(tmp_path / "data" / f"class{label}" / f"{i}.png")
-    options = ["--levels", 256, "--size", "12x8", "--classes", "--dequantization", "variational"]
+    options = ["--levels", 256, "--resize", "12x8", "--classes", "--dequantization", "variational"]
     options += ["--max-steps", 1, "--samples", tmp_path / "pictures"]
     out, _ = succeeds("fit-images", tmp_path / "data", "-o", tmp_path / "m.elf", *options)
     assert elflow.load(tmp_path / "m.elf").noise is not None
     assert "3 x 12 x 8, 256 levels" in out
     assert picture(tmp_path / "pictures" / "step-000001.png")[0] == "RGB"
-    out, _ = succeeds("score-images", tmp_path / "m.elf", tmp_path / "data", "--size", "12X8")
+    out, _ = succeeds("score-images", tmp_path / "m.elf", tmp_path / "data", "--resize", "12X8")
     assert "bits/dim" in out
     message = fails("score-images", tmp_path / "m.elf", tmp_path / "data")
-    assert "must hold images of 3 x 12 x 8, as the model's, got 3 x 7 x 9: try --size 12x8" in message
+    assert "must hold images of 3 x 12 x 8, as in the model, got 3 x 7 x 9: try --resize 12x8" in message
 
 
 # What was interrupted
@@ -143,28 +151,29 @@ def test_interrupted_and_resumed(folder, tmp_path, monkeypatch, brief):
     with monkeypatch.context() as patch:
         patch.setattr(grids, "write_grid", interrupt)
         code, _, err = run(*arguments)
-    assert (code, err) == (130, f"elflow: interrupted; {checkpoint} is kept: --resume goes on from it\n")
+    assert (code, err) == (130, f"elflow: interrupted; continue from {checkpoint} with --resume\n")
     assert not model.exists()
-    assert "add --resume to go on, or delete it" in fails(*arguments)
-    assert "checkpoint must be of the same data and settings" in fails(*arguments, "--resume", "--seed", 1)
+    assert "continue it with --resume, or delete it" in fails(*arguments)
+    assert "checkpoint must belong to the same data and settings" in fails(*arguments, "--resume", "--seed", 1)
     assert succeeds(*arguments, "--resume") == ("", "")
     assert not checkpoint.exists()
     assert sorted(os.listdir(tmp_path / "pictures")) == ["step-000002.png", "step-000003.png"]  # the first was done
     tensors, others = (safetensors.torch.load_file(path) for path in (whole, model))
     assert all(torch.equal(tensors[key], others[key]) for key in tensors)
-    assert load_trained(model).fingerprint == load_trained(whole).fingerprint
+    assert read_notes(model)["fingerprint"] == read_notes(whole)["fingerprint"]
 
 
 def test_resume_with_nothing_to_go_on_from(folder, tmp_path):
     model = tmp_path / "m.elf"
-    arguments = ["fit-images", folder / "data.npz", "-o", model, "--max-steps", 1, "-q", "--resume"]
-    assert "the training begins anew" in succeeds(*arguments)[1]
+    arguments = ["fit-images", folder / "data.npz", "-o", model, "--max-steps", 1, "--resume"]
+    assert "starting a new training" in succeeds(*arguments)[1]
     before = model.read_bytes()
     assert "m.elf is complete" in succeeds(*arguments)[1]
     assert "m.elf is complete" in succeeds(*arguments, "--time-limit", "1h")[1]
+    assert succeeds(*arguments, "-q") == ("", "")
     assert model.read_bytes() == before
     for changed in [["--seed", "1"], ["--classes"]]:  # what is there is another model
-        assert "begins anew" in succeeds(*arguments, *changed)[1]
+        assert "starting a new training" in succeeds(*arguments, *changed)[1]
     assert model.read_bytes() != before
 
 
@@ -176,7 +185,7 @@ def test_pictures_every_few_rounds(folder, tmp_path, brief):
 
 def test_a_time_limit(folder, tmp_path):
     out, _ = succeeds("fit-images", folder / "data.npz", "-o", tmp_path / "m.elf", "--time-limit", "0.5s")
-    assert "until the time was up" in out
+    assert "stopped at the time limit" in out
 
 
 # score-images
@@ -195,7 +204,7 @@ def test_score(folder, tmp_path, monkeypatch):
     expected = elflow.load(folder / "given.elf").bits_per_dim(images.x, images.labels).double().numpy()
     np.testing.assert_array_equal(scores["bits_per_dim"], expected)
     assert f"{expected.mean():.4f} +- {expected.std(ddof=1) / 40**0.5:.4f} bits/dim" in out
-    monkeypatch.setattr(_images, "BLOCK", 16)
+    monkeypatch.setattr(commands, "SCORE_BLOCK", 16)
     blocks, _ = succeeds(*arguments, "-o", tmp_path / "b.csv")
     assert "40" in blocks
     assert len(pd.read_csv(tmp_path / "b.csv")) == 40
@@ -208,7 +217,7 @@ def test_score_some_from_many_points(folder):
     assert out.splitlines()[0] == "index,label,bits_per_dim,log_prob"
     assert len(out.splitlines()) == 11
     assert "bits/dim" in err
-    some, err = succeeds(*arguments, "--limit", 1, "--samples", 20)
+    some, err = succeeds(*arguments, "--limit", 1, "--n-draws", 20)
     assert len(some.splitlines()) == 2
     assert "+-" not in err
 
@@ -217,7 +226,9 @@ def test_images_without_labels(folder, tmp_path):
     np.save(tmp_path / "x.npy", pictures()[0])
     out, _ = succeeds("score-images", folder / "model.elf", tmp_path / "x.npy", "-o", "-")
     assert out.splitlines()[0] == "index,bits_per_dim,log_prob"
-    assert "must have labels, as the model" in fails("score-images", folder / "given.elf", tmp_path / "x.npy")
+    assert "must have labels, because the model is conditioned on classes" in fails(
+        "score-images", folder / "given.elf", tmp_path / "x.npy"
+    )
     options = ["-o", tmp_path / "m.elf", "--classes"]
     assert "must have labels for --classes, got none" in fails("fit-images", tmp_path / "x.npy", *options)
 
@@ -272,7 +283,7 @@ def test_samples_that_did_not_settle(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(elflow.ImageELF, "sample", unsettled)
     _, err = succeeds("sample-images", folder / "model.elf", "-o", tmp_path / "g.png", "-n", 1)
-    assert "the images may be off" in err
+    assert "the images may be inexact" in err
 
 
 # info, and what goes wrong
@@ -280,31 +291,36 @@ def test_samples_that_did_not_settle(folder, tmp_path, monkeypatch):
 
 def test_info(folder, tmp_path):
     out, _ = succeeds("info", folder / "given.elf")
-    for words in ["ImageELF", "1 x 8 x 8, 17 levels", "3 classes", "uniform", "36 images", "4 steps", "bits/dim"]:
+    for words in ["ImageELF", "1 x 8 x 8, 17 levels", "3 classes", "uniform", "36 images", "4 steps in", "bits/dim"]:
         assert words in out
     facts = json.loads(succeeds("info", folder / "model.elf", "--json")[0])
     assert (facts["shape"], facts["classes"], facts["training"]["steps"]) == ([1, 8, 8], 0, 4)
+    assert (facts["activation"], facts["images"]) == ("FELU", 36)
     sizes = {"scales": 1, "transforms": 1, "units": 2, "channels": 2, "blocks": 1}
     elflow.save(elflow.ImageELF((2, 4, 4), levels=2, context=5, **sizes), tmp_path / "own.elf")
     out, _ = succeeds("info", tmp_path / "own.elf")
     assert "5 numbers" in out
-    assert "trained" not in out
+    assert "training" not in out
     message = fails("sample-images", tmp_path / "own.elf", "-o", tmp_path / "g.npz")
-    assert "must be a model without a context, got one of 5 numbers" in message
+    assert "MODEL must be a model without context, got" in message
     elflow.save(elflow.ImageELF((2, 4, 4), levels=2, **sizes), tmp_path / "own.elf")
     message = fails("sample-images", tmp_path / "own.elf", "-o", tmp_path / "g.png")
-    assert "images of 2 channels cannot be in a picture" in message
+    assert "--output must end in .npz for images of 2 channels" in message
 
 
-def test_a_header_that_says_nothing_of_training(folder, tmp_path):
+def test_a_header_without_training_facts(folder, tmp_path):
     tensors = safetensors.torch.load_file(folder / "model.elf")
     with safetensors.safe_open(folder / "model.elf", "pt") as file:
         header = file.metadata()
-    for text in ["", "[]", "{}", '{"training": {"images": 3}}']:
-        safetensors.torch.save_file(tensors, tmp_path / "m.elf", header | {"notes": text})
-        assert load_trained(tmp_path / "m.elf") is None
-        assert "trained" not in succeeds("info", tmp_path / "m.elf")[0]
-    assert load_trained(tmp_path / "nothing.elf") is None
+    model = tmp_path / "m.elf"
+    for notes in ["{}", '{"images": "3", "bits_per_dim": "x"}', '{"bits_per_dim": 1.5, "standard_error": "x"}']:
+        safetensors.torch.save_file(tensors, model, header | {"notes": notes})
+        assert "4 steps in" in succeeds("info", model)[0]
+        safetensors.torch.save_file(tensors, model, {k: v for k, v in header.items() if k != "training"})
+        assert "steps in" not in succeeds("info", model)[0]
+    for damaged in [{"notes": "[]"}, {"notes": ""}, {"training": "[]"}, {"training": "{}"}, {"training": "{"}]:
+        safetensors.torch.save_file(tensors, model, header | damaged)
+        assert "MODEL must be a model saved by elflow" in fails("info", model)
 
 
 @pytest.mark.parametrize(
@@ -312,41 +328,45 @@ def test_a_header_that_says_nothing_of_training(folder, tmp_path):
     [
         (["fit-images"], "Missing argument 'DATA'"),
         (["fit-images", "DATA"], "Missing option '--output'"),
-        (["fit-images", "nothing.npz", "-o", "NEW"], "there is none: nothing.npz"),
-        (["fit-images", "DATA", "-o", "DATA"], "must not be what is read"),
-        (["fit-images", "DATA", "-o", "no/folder/m.elf"], "must be in a folder that exists"),
+        (["fit-images", "nothing.npz", "-o", "NEW"], "DATA must be a file or a folder, and there is none: nothing.npz"),
+        (["fit-images", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
+        (["fit-images", "DATA", "-o", "no/folder/m.elf"], "--output must be in an existing folder"),
         (["fit-images", "DATA", "-o", "NEW", "--preset", "nix"], "--preset must be one of ['mnist'"),
-        (["fit-images", "DATA", "-o", "NEW", "--scale", "nix"], "'--scale'"),
+        (["fit-images", "DATA", "-o", "NEW", "--size", "nix"], "'--size'"),
         (["fit-images", "DATA", "-o", "NEW", "--split", "nix"], "'--split'"),
-        (["fit-images", "DATA", "-o", "NEW", "--size", "8"], "--size must be a height and width such as 32x32"),
-        (["fit-images", "DATA", "-o", "NEW", "--size", "0x8"], "--size must be a height and width such as 32x32"),
-        (["fit-images", "DATA", "-o", "NEW", "--size", "10x9"], "width 4 divides for the preset digits, got 10 x 9: "
-         "try --size 8x8"),
-        (["fit-images", "DATA", "-o", "NEW", "--levels", "9"], "--levels must be more than the greatest pixel of"),
+        (["fit-images", "DATA", "-o", "NEW", "--resize", "8"], "--resize must be a height and width such as 32x32"),
+        (["fit-images", "DATA", "-o", "NEW", "--resize", "0x8"], "--resize must be a height and width such as 32x32"),
+        (["fit-images", "DATA", "-o", "NEW", "--resize", "10x9"], "divisible by 4 for the preset digits, got 10 x "
+         "9: try --resize 8x8"),
+        (["fit-images", "DATA", "-o", "NEW", "--levels", "9"], "--levels must be above the largest pixel of"),
         (["fit-images", "DATA", "-o", "NEW", "--levels", "1"], "'--levels'"),
-        (["fit-images", "DATA", "-o", "NEW", "--held-out", "39"], "--held-out must leave two of 40 images"),
+        (["fit-images", "DATA", "-o", "NEW", "--validation", "39"], "--validation must leave at least two of 40 "
+         "images"),
+        (["fit-images", "DATA", "-o", "NEW", "--validation", "0.99"], "--validation must leave at least two of 40"),
+        (["fit-images", "DATA", "-o", "NEW", "--validation", "2.5"], "--validation must be a share in (0, 1) or a"),
+        (["fit-images", "DATA", "-o", "NEW", "--validation", "0"], "--validation must be a share in (0, 1) or a"),
         (["fit-images", "DATA", "-o", "NEW", "--time-limit", "soon"], "--time-limit must be a duration"),
         (["fit-images", "DATA", "-o", "NEW", "--samples", "DATA"], "--samples must be a folder, got the file"),
         (["fit-images", "FOLDER", "-o", "NEW", "--samples", "INSIDE"], "--samples must not be a folder in"),
         (["fit-images", "DATA", "-o", "NEW", "--seed", "99999999999"], "'--seed'"),
-        (["score-images", "MODEL", "nothing.npz"], "there is none: nothing.npz"),
-        (["score-images", "nothing.elf", "DATA"], "must be a file, got nothing.elf"),
-        (["score-images", "DATA", "DATA"], "must be a model saved by elflow"),
-        (["score-images", "FLOW", "DATA"], "must be a model of images, as `elflow fit-images` makes them, got another"),
-        (["score-images", "MODEL", "DATA", "-o", "DATA"], "must not be what is read"),
-        (["score-images", "MODEL", "DATA", "-o", "scores.xlsx"], "must be a table that ends in one of"),
-        (["score-images", "MODEL", "DATA", "--size", "4x4"], "must hold images of 1 x 8 x 8, as the model's"),
-        (["score-images", "MODEL", "DATA", "--samples", "0"], "'--samples'"),
+        (["score-images", "MODEL", "nothing.npz"], "DATA must be a file or a folder, and there is none: nothing.npz"),
+        (["score-images", "nothing.elf", "DATA"], "MODEL must be a file, got nothing.elf"),
+        (["score-images", "DATA", "DATA"], "MODEL must be a model saved by elflow"),
+        (["score-images", "FLOW", "DATA"], "must be a model written by `elflow fit-images`, got"),
+        (["score-images", "MODEL", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
+        (["score-images", "MODEL", "DATA", "-o", "scores.xlsx"], "has an unsupported format; supported: .csv"),
+        (["score-images", "MODEL", "DATA", "--resize", "4x4"], "must hold images of 1 x 8 x 8, as in the model"),
+        (["score-images", "MODEL", "DATA", "--n-draws", "0"], "'--n-draws'"),
         (["sample-images", "MODEL"], "Missing option '--output'"),
-        (["sample-images", "MODEL", "-o", "new.jpg"], "new.jpg must end in .png, for one picture, or .npz, for arrays"),
-        (["sample-images", "MODEL", "-o", "no/new.png"], "must be in a folder that exists"),
+        (["sample-images", "MODEL", "-o", "new.jpg"], "--output must end in .png, for a picture, or .npz, for arrays"),
+        (["sample-images", "MODEL", "-o", "no/new.png"], "--output must be in an existing folder"),
         (["sample-images", "MODEL", "-o", "new.png", "-n", "0"], "'-n'"),
-        (["sample-images", "MODEL", "-o", "new.npz", "--columns", "3"], "--columns is for a picture"),
-        (["sample-images", "MODEL", "-o", "new.png", "--class", "1"], "model.elf has no classes: leave out --class"),
+        (["sample-images", "MODEL", "-o", "new.npz", "--columns", "3"], "--columns must be left out unless"),
+        (["sample-images", "MODEL", "-o", "new.png", "--class", "1"], "--class must be left out, as"),
         (["sample-images", "GIVEN", "-o", "new.png", "--class", "3"], "--class must be from 0 to 2"),
         (["sample-images", "GIVEN", "-o", "new.png", "--method", "nix"], "'--method'"),
-        (["score", "MODEL", "DATA"], "got one of images: `elflow score-images` and `elflow sample-images`"),
-        (["sample", "MODEL", "-o", "new.csv"], "got one of images"),
+        (["score", "MODEL", "DATA"], "use `elflow score-images` or `elflow sample-images`"),
+        (["sample", "MODEL", "-o", "new.csv"], "got the model of images"),
     ],
 )  # fmt: skip
 def test_wrong_arguments(folder, tmp_path, monkeypatch, arguments, message):
@@ -367,10 +387,18 @@ def test_small_images_may_have_all_levels(tmp_path, monkeypatch):
     ("arrays", "options", "message"),
     [
         ({"x": pictures()[0] / 16}, [], "must hold integers from 0 to 255, got float64: save it as"),
-        ({"x": pictures(4)[0]}, [], "there must be at least 5 images, got 4"),
-        ({"x": pictures()[0], "y": np.arange(40) - 1}, ["--classes"], "labels that count classes, from 0 on"),
+        ({"x": pictures(4)[0]}, [], "DATA must hold at least 5 images, got 4"),
+        (
+            {"x": pictures()[0], "y": np.arange(40) - 1},
+            ["--classes"],
+            "must have labels 0, 1, ... for --classes, got -1 to 38",
+        ),
         ({"x": pictures()[0], "y": np.full(40, 40)}, ["--classes"], "for --classes, got 40 to 40"),
-        ({"x": pictures(channels=4)[0]}, ["--samples", "pictures"], "images of 4 channels cannot be in a picture"),
+        (
+            {"x": pictures(channels=4)[0]},
+            ["--samples", "pictures"],
+            "--samples must be left out for images of 4 channels",
+        ),
     ],
 )
 def test_data_that_cannot_be_fitted(tmp_path, monkeypatch, arrays, options, message):
@@ -383,10 +411,10 @@ def test_data_that_cannot_be_fitted(tmp_path, monkeypatch, arrays, options, mess
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": pictures(channels=3)[0]}, "must hold images of 1 x 8 x 8, as the model's, got 3 x 8 x 8\n"),
-        ({"x": pictures(levels=256)[0]}, "must hold pixels from 0 to 16, as the model's, got"),
-        ({"x": pictures()[0], "y": np.full(40, 3)}, "must have labels from 0 to 2, as the model's, got 3"),
-        ({"x": pictures()[0], "y": np.full(40, -1)}, "must have labels from 0 to 2, as the model's, got -1"),
+        ({"x": pictures(channels=3)[0]}, "must hold images of 1 x 8 x 8, as in the model, got 3 x 8 x 8\n"),
+        ({"x": pictures(levels=256)[0]}, "must hold pixels from 0 to 16, as in the model, got"),
+        ({"x": pictures()[0], "y": np.full(40, 3)}, "must have labels from 0 to 2, as in the model, got 3"),
+        ({"x": pictures()[0], "y": np.full(40, -1)}, "must have labels from 0 to 2, as in the model, got -1"),
     ],
 )
 def test_data_that_cannot_be_scored(folder, tmp_path, monkeypatch, arrays, message):

@@ -9,7 +9,7 @@ from _command import QUICK, fails, run, succeeds, table
 
 import elflow
 from elflow.cli import main
-from elflow.cli._terminal import error_line
+from elflow.cli._terminal import format_error
 from elflow.io.tables import read_table
 
 
@@ -31,7 +31,11 @@ def folder(tmp_path_factory):
         ("a,b,a\n1,2,3\n", "data.csv must name each column once, got 'a' several times"),
         ("a,b\n1,2\n3\n", "data.csv must have 2 values in each row"),
         ("a,b\n" + "1,2\n3,inf\n" * 9, "column 'b' must be finite, got 9 infinite values"),
-        ("a,b\n" + "1.5,\n3,2\n" * 9, "missing values (NaN), got some in 'b' (9)"),
+        (
+            "a,b\n" + "1.5,\n3,2\n" * 9,
+            "missing values (NaN), got some in 'b' (9): fill them in or drop "
+            "them, or model them with missing='model' (--missing model)",
+        ),
         ("a,b\n" + "1.5,\n3,\n" * 9, "got some in 'b' (18)"),
     ],
 )
@@ -95,7 +99,7 @@ def test_columns_in_another_order_and_more_of_them(folder, write):
     out, err = succeeds("score", folder / "model.elf", data)
     assert out == expected
     assert err.count("\n") == 1
-    assert "has 2 columns that the model does not know: 'more', 'others'" in err
+    assert "has 2 columns that the model does not have: 'more', 'others'" in err
 
 
 def test_categories_that_were_never_seen(folder, write):
@@ -108,33 +112,37 @@ def test_categories_that_were_never_seen(folder, write):
         (["fit"], "Missing argument 'DATA'"),
         (["fit", "DATA"], "Missing option '--output'"),
         (["fot"], "No such command 'fot'"),
-        (["fit", "nothing.csv", "-o", "NEW"], "nothing.csv must be a file, and there is none"),
-        (["fit", "DATA", "-o", "DATA"], "must not be what is read"),
-        (["fit", "DATA", "-o", "no/folder/m.elf"], "must be in a folder that exists"),
-        (["fit", "DATA", "-o", "FOLDER"], "must be a file, got a folder"),
-        (["fit", "DATA", "-o", "/dev/null"], "must be an ordinary file"),
+        (["fit", "nothing.csv", "-o", "NEW"], "nothing.csv must be a file that exists"),
+        (["fit", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
+        (["fit", "DATA", "-o", "no/folder/m.elf"], "--output must be in an existing folder"),
+        (["fit", "DATA", "-o", "FOLDER"], "--output must be a file, got the folder"),
+        (["fit", "DATA", "-o", "/dev/null"], "--output must be a regular file"),
         (["fit", "DATA", "-o", "NEW", "--drop", "nix"], "--drop must name a column"),
         (["fit", "DATA", "-o", "NEW", "--context", "nix"], "--context must name a column"),
-        (["fit", "DATA", "-o", "NEW", "--context", "ok", "--drop", "ok"], "must be either dropped or the context"),
+        (["fit", "DATA", "-o", "NEW", "--context", "ok", "--drop", "ok"], "must have either --drop or --context"),
         (["fit", "DATA", "-o", "NEW", "--bounds", "size=5"], "--bounds must be COL=LOW:HIGH"),
         (["fit", "DATA", "-o", "NEW", "--bounds", "size=0:1"], "must hold all values between its bounds"),
-        (["fit", "DATA", "-o", "NEW", "--bounds", "nix=0:1"], "columns must name columns of the table"),
-        (["fit", "DATA", "-o", "NEW", "--kind", "size=large"], "must be one of ['continuous'"),
+        (["fit", "DATA", "-o", "NEW", "--bounds", "nix=0:1"], "--bounds must name a column of"),
+        (["fit", "DATA", "-o", "NEW", "--kind", "size=large"], "--kind must be COL=KIND, with a kind of ['continuous'"),
         (["fit", "DATA", "-o", "NEW", "--kind", "kind=integer"], "column 'kind' must hold numbers"),
-        (["fit", "DATA", "-o", "NEW", "--flow", "nix"], "flow must be one of"),
-        (["fit", "DATA", "-o", "NEW", "--validation", "2"], "validation must be a share"),
+        (["fit", "DATA", "-o", "NEW", "--kind", "nix=integer"], "--kind must name a column of"),
+        (["fit", "DATA", "-o", "NEW", "--kind", "size=integer", "--bounds", "size=0:"], "either --bounds or --kind"),
+        (["fit", "DATA", "-o", "NEW", "--flow", "nix"], "--flow must be one of ['elf'"),
+        (["fit", "DATA", "-o", "NEW", "--validation", "2"], "--validation must be a share in (0, 1), got 2"),
         (["fit", "DATA", "-o", "NEW", "--max-steps", "0"], "'--max-steps'"),
         (["fit", "DATA", "-o", "NEW", "--time-limit", "soon"], "--time-limit must be a duration"),
         (["fit", "DATA", "-o", "NEW", "--missing", "no"], "'--missing'"),
         (["score", "MODEL", "nothing.csv"], "nothing.csv must be a file"),
-        (["score", "nothing.elf", "DATA"], "must be a file, got nothing.elf"),
-        (["score", "DATA", "DATA"], "must be a model saved by elflow"),
-        (["score", "MODEL", "DATA", "-o", "DATA"], "must not be what is read"),
-        (["score", "MODEL", "DATA", "-o", "scores.xlsx"], "must be a table that ends in one of"),
+        (["score", "nothing.elf", "DATA"], "MODEL must be a file, got nothing.elf"),
+        (["score", "DATA", "DATA"], "MODEL must be a model saved by elflow"),
+        (["score", "MODEL", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
+        (["score", "MODEL", "DATA", "-o", "MODEL"], "--output must not be one of the input files"),
+        (["sample", "MODEL", "-o", "MODEL"], "--output must not be one of the input files"),
+        (["score", "MODEL", "DATA", "-o", "scores.xlsx"], "has an unsupported format; supported: .csv"),
         (["sample", "MODEL"], "Missing option '--output'"),
         (["sample", "MODEL", "-n", "0", "-o", "new.csv"], "'-n'"),
-        (["report", "MODEL", "DATA", "-o", "no/folder.html"], "must be in a folder that exists"),
-        (["info", "nothing.elf"], "must be a file, got nothing.elf"),
+        (["report", "MODEL", "DATA", "-o", "no/folder.html"], "--output must be in an existing folder"),
+        (["info", "nothing.elf"], "MODEL must be a file, got nothing.elf"),
     ],
 )  # fmt: skip
 def test_wrong_arguments(folder, tmp_path, monkeypatch, arguments, message):
@@ -148,7 +156,7 @@ def test_damaged_models(folder, tmp_path):
     whole = (folder / "model.elf").read_bytes()
     for keep in [0, 100, len(whole) // 2]:
         (tmp_path / "m.elf").write_bytes(whole[:keep])
-        assert "must be a model saved by elflow" in fails("score", tmp_path / "m.elf", folder / "data.csv")
+        assert "MODEL must be a model saved by elflow" in fails("score", tmp_path / "m.elf", folder / "data.csv")
 
 
 def test_no_traceback_but_for_debugging(folder, monkeypatch):
@@ -162,16 +170,20 @@ def test_no_traceback_but_for_debugging(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "line", "code"),
     [
-        (MemoryError(), "there is not enough memory", 2),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "there is not enough memory", 2),
+        (MemoryError(), "not enough memory", 2),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "not enough memory", 2),
         (OSError(28, "No space left on device", "/x"), "/x: No space left on device", 2),
         (ValueError("two\n  lines"), "two lines", 2),
         (ValueError(), "ValueError", 2),
-        (ZeroDivisionError("division by zero"), "something went wrong that should not, ZeroDivisionError", 1),
+        (
+            ZeroDivisionError("division by zero"),
+            "internal error; please report it, with the output of --debug: ZeroDivisionError",
+            1,
+        ),
     ],
 )
 def test_errors_have_one_line(monkeypatch, error, line, code):
-    text, found = error_line(error)
+    text, found = format_error(error)
     assert text.startswith(f"elflow: error: {line}")
     assert "\n" not in text
     assert found == code

@@ -16,39 +16,55 @@ import torch
 from _command import QUICK, fails, run, succeeds, table
 
 import elflow
+import elflow.serialization
 
 
 def test_a_checkpoint_is_never_lost(write, tmp_path):
     data, model = write(table()), tmp_path / "m.elf"
     checkpoint = tmp_path / "m.elf.checkpoint"
     checkpoint.write_bytes(b"hours of work")
-    assert "add --resume to go on, or delete it" in fails("fit", data, "-o", model, *QUICK)
-    assert "checkpoint must be one that elflow wrote" in fails("fit", data, "-o", model, *QUICK, "--resume")
+    assert "continue it with --resume, or delete it" in fails("fit", data, "-o", model, *QUICK)
+    assert "checkpoint must be a file written by elflow" in fails("fit", data, "-o", model, *QUICK, "--resume")
     assert checkpoint.read_bytes() == b"hours of work"
 
 
 def test_resume_with_nothing_to_go_on_from(write, tmp_path):
     data, model = write(table()), tmp_path / "m.elf"
-    arguments = ["fit", data, "-o", model, *QUICK, "-q", "--bounds", "size=0:"]
+    arguments = ["fit", data, "-o", model, *QUICK, "--bounds", "size=0:"]
     _, err = succeeds(*arguments, "--resume")
-    assert "the training begins anew" in err
+    assert err == f"elflow: no checkpoint {model}.checkpoint to resume from: starting a new training\n"
     before = model.read_bytes()
-    _, err = succeeds(*arguments, "--resume")
-    assert "m.elf is complete" in err
+    assert succeeds(*arguments, "--resume") == ("", f"elflow: {model} is complete: nothing to resume\n")
+    assert succeeds(*arguments, "--resume", "--time-limit", "1h")[1].endswith("nothing to resume\n")
+    assert succeeds(*arguments, "--resume", "-q") == ("", "")
     assert model.read_bytes() == before
     for changed in [["--seed", "1"], ["--context", "ok"]]:  # what is there is another model
         _, err = succeeds(*arguments, *changed, "--resume")
-        assert "begins anew" in err
+        assert "starting a new training" in err
     assert model.read_bytes() != before
+
+
+def test_resume_beside_a_file_that_is_no_model(write, tmp_path):
+    arguments = ["fit", write(table()), "-o", tmp_path / "m.elf", *QUICK, "--resume"]
+    (tmp_path / "m.elf").write_bytes(b"something else")
+    assert "starting a new training" in succeeds(*arguments)[1]
+    assert "is complete" in succeeds(*arguments)[1]
+
+
+def test_a_model_stopped_by_the_time_limit_is_complete_for_that_limit_only(write, tmp_path):
+    arguments = ["fit", write(table()), "-o", tmp_path / "m.elf", "--resume", "--time-limit"]
+    assert "stopped at the time limit" in succeeds(*arguments, "0.2s")[0]
+    assert "is complete" in succeeds(*arguments, "0.2s")[1]
+    assert "starting a new training" in succeeds(*arguments, "0.3s")[1]
 
 
 def test_a_checkpoint_of_other_data(write, tmp_path, monkeypatch):
     data, model = write(table()), tmp_path / "m.elf"
-    monkeypatch.setattr(elflow.tabular.estimator.FlowDensity, "save", interrupt)
+    monkeypatch.setattr(elflow.serialization, "save", interrupt)
     assert run("fit", data, "-o", model, *QUICK)[0] == 130
     monkeypatch.undo()
     write(table()[::-1])
-    assert "checkpoint must be of the same data and settings" in fails("fit", data, "-o", model, *QUICK, "--resume")
+    assert "checkpoint must belong to the same data and settings" in fails("fit", data, "-o", model, *QUICK, "--resume")
     assert (tmp_path / "m.elf.checkpoint").exists()
 
 
@@ -57,7 +73,7 @@ def interrupt(*_, **__):
 
 
 SERVER = """
-import os, signal, sys, elflow.tabular.estimator, elflow.training.callbacks
+import os, signal, sys, elflow.serialization, elflow.tabular
 from elflow.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background inherits none
 print("ready", flush=True)
@@ -106,13 +122,14 @@ def killed(process, checkpoint, renewed, rest):
     return process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(command, write, tmp_path):
     """The weights are those of a training that nobody killed, bit for bit."""
     data, model, whole = write(table()[["size", "count"]]), tmp_path / "m.elf", tmp_path / "whole.elf"
     options = ["--max-steps", "300", "--threads", "1", "--quiet"]  # six rounds
     assert command("fit", data, "-o", whole, *options).wait() == 0
     expected = elflow.load(whole)
-    pause = expected.seconds_ / len(expected.history_)
+    pause = expected.training_.seconds / len(expected.training_.history)
     kills = 0
     for renewed in [False, True, True]:
         process = command("fit", data, "-o", model, *options, "--resume")
@@ -127,7 +144,8 @@ def test_killed_and_resumed(command, write, tmp_path):
     assert all(torch.equal(tensors[key], others[key]) for key in tensors)
     got = elflow.load(model)
     np.testing.assert_array_equal(got.training_scores_, expected.training_scores_)
-    assert [entry["validation"] for entry in got.history_] == [entry["validation"] for entry in expected.history_]
+    histories = [[entry["validation"] for entry in est.training_.history] for est in (got, expected)]
+    assert histories[0] == histories[1]
 
 
 def test_interrupted_from_the_keyboard(command, write, tmp_path):
@@ -139,6 +157,6 @@ def test_interrupted_from_the_keyboard(command, write, tmp_path):
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait() == 130, process.err.read_text()
-    assert process.err.read_text() == f"elflow: interrupted; {checkpoint} is kept: --resume goes on from it\n"
+    assert process.err.read_text() == f"elflow: interrupted; continue from {checkpoint} with --resume\n"
     assert not (tmp_path / "m.elf").exists()
     assert checkpoint.exists()

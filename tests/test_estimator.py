@@ -1,4 +1,4 @@
-"""FlowDensity: scikit-learn's contract, densities that are right, tables of every kind, bad input."""
+"""FlowDensity: scikit-learn's contract, accuracy of densities, tables of all libraries, invalid input."""
 
 import json
 import pickle
@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from scipy.stats import norm
+from scipy.stats import kstest, norm
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -32,7 +32,7 @@ def small(**parameters):
 
 
 def known(n=4000, seed=0):
-    """A table whose log-density is known: continuous, a count and a category that depend on each other."""
+    """A table of dependent columns (continuous, integer and category) and its exact log-density, `(n,)`."""
     rng = np.random.default_rng(seed)
     a, k = rng.normal(size=n), rng.integers(0, 3, n)
     b = 1.5 * a + k + 0.5 * rng.normal(size=n)
@@ -43,24 +43,34 @@ def known(n=4000, seed=0):
 
 @pytest.fixture(scope="module")
 def fitted():
+    """A density accurate enough to be compared with the truth; slow to fit."""
     return FlowDensity(max_steps=700, flow_options={"transforms": 3}, random_state=0).fit(known()[0])
 
 
-def contract():
-    """scikit-learn's checks, but for that of other array libraries, which it would skip."""
+@pytest.fixture(scope="module")
+def quick():
+    """A density of the same table after few steps."""
+    return small(max_steps=150).fit(known(1000)[0])
+
+
+def list_contract_checks():
+    """scikit-learn's checks, except for those of array libraries that are not installed."""
     checks = estimator_checks_generator(small(max_steps=3))
     return [(estimator, check) for estimator, check in checks if "array_api" not in str(check)]
 
 
 @pytest.mark.filterwarnings("ignore:column .* is continuous, but")
 @pytest.mark.parametrize(
-    ("estimator", "check"), contract(), ids=lambda value: getattr(getattr(value, "func", None), "__name__", "")
+    ("estimator", "check"),
+    list_contract_checks(),
+    ids=lambda value: getattr(getattr(value, "func", None), "__name__", ""),
 )
 def test_sklearn_contract(estimator, check):
     check(estimator)
 
 
-def test_log_density_is_right_in_the_data_s_units(fitted):
+@pytest.mark.slow
+def test_log_density_is_right_in_the_units_of_the_data(fitted):
     frame, truth = known(2000, seed=1)
     scores = fitted.score_samples(frame)
     assert fitted.score(frame) == pytest.approx(scores.mean())
@@ -70,7 +80,7 @@ def test_log_density_is_right_in_the_data_s_units(fitted):
 
 
 def test_units_scale_the_density():
-    """A table in other units has the same density but for the factor, whatever the units."""
+    """The density in other units is the same up to the factor of the units."""
     x = np.random.default_rng(0).normal(size=(300, 2))
     one, other = small().fit(x), small().fit(x * [1000.0, 1e-6])
     shift = one.score_samples(x) - other.score_samples(x * [1000.0, 1e-6])
@@ -93,17 +103,18 @@ def test_probabilities_of_discrete_tables_sum_to_one(dequantization):
     frame = pd.DataFrame({"a": a, "b": np.where(rng.random(500) < 0.8, a, 0).astype(str)})
     density = small(dequantization=dequantization, max_steps=100, flow_options={}).fit(frame)
     every = pd.DataFrame([(i, str(j)) for i in range(3) for j in range(3)], columns=["a", "b"])
-    probability = np.exp(density.score_samples(every, draws=4096))
+    probability = np.exp(density.score_samples(every, n_draws=4096))
     assert probability.sum() == pytest.approx(1, abs=0.05)
     observed = frame.groupby(["a", "b"]).size().reindex(pd.MultiIndex.from_frame(every), fill_value=0) / 500
     assert np.abs(probability - observed.to_numpy()).max() < 0.08
 
 
-def test_more_draws_tighten_the_bound(fitted):
+def test_more_draws_tighten_the_bound(quick):
     frame, _ = known(300, seed=2)
-    assert fitted.score_samples(frame, draws=1).mean() < fitted.score_samples(frame, draws=64).mean()
+    assert quick.score_samples(frame, n_draws=1).mean() < quick.score_samples(frame, n_draws=64).mean()
 
 
+@pytest.mark.slow
 def test_samples_look_like_the_data(fitted):
     frame, _ = known(4000, seed=3)
     new = fitted.sample(4000, random_state=0)
@@ -114,18 +125,53 @@ def test_samples_look_like_the_data(fitted):
     assert not new.equals(fitted.sample(4000, random_state=1))
 
 
+@pytest.mark.slow
 def test_conditional_distribution(fitted):
     frame, _ = known(150, seed=4)
     truth = norm(1.5 * frame["a"] + frame["k"], 0.5)
     assert np.abs(fitted.conditional_cdf(frame, "b") - truth.cdf(frame["b"])).mean() < 0.06
-    quantiles = fitted.conditional_quantile(frame, [0.1, 0.5, 0.9], "b")
+    quantiles = fitted.conditional_quantile(frame, "b", [0.1, 0.5, 0.9])
     assert quantiles.shape == (150, 3)
     assert np.abs(quantiles[:, 1] - truth.mean()).mean() < 0.15
     back = fitted.conditional_cdf(frame.assign(b=quantiles[:, 0]), "b")
     assert back == pytest.approx(0.1, abs=0.01)
-    counts = fitted.conditional_quantile(frame, 0.5, "k")
+    counts = fitted.conditional_quantile(frame, "k", 0.5)
     assert set(counts) <= {0, 1, 2}
     assert (counts == frame["k"]).mean() > 0.6
+
+
+def test_conditional_object_agrees_with_the_methods(quick):
+    frame, _ = known(20, seed=4)
+    distribution = quick.conditional(frame, "b")
+    assert distribution.cdf(frame["b"]) == pytest.approx(quick.conditional_cdf(frame, "b"), abs=1e-6)
+    assert distribution.quantile([0.1, 0.9]) == pytest.approx(
+        quick.conditional_quantile(frame, "b", [0.1, 0.9]), abs=1e-5
+    )
+    assert (np.diff(distribution.knots, axis=1) >= 0).all()
+    assert distribution.cumulative[:, -1] == pytest.approx(1)
+    with pytest.raises(ValueError, match="one value for each of 20 rows, got 3"):
+        distribution.cdf(frame["b"].head(3))
+    with pytest.raises(ValueError, match="values of 'b' must not be missing, got 20 missing values"):
+        distribution.cdf(frame["b"] * np.nan)
+
+
+@pytest.mark.slow
+def test_pit_values_are_uniform(fitted):
+    frame, _ = known(300, seed=6)
+    pit = fitted.pit_values(frame, ["b", "k"], random_state=0)
+    assert list(pit.columns) == ["b", "k"]
+    assert pit.equals(fitted.pit_values(frame, ["b", "k"], random_state=0))
+    for name in pit:
+        assert kstest(pit[name], "uniform").pvalue > 1e-3
+    # for a continuous column, `conditional_cdf` differs only in the points of the other columns' cells
+    assert np.abs(pit["b"] - fitted.conditional_cdf(frame, "b")).mean() < 0.1
+
+
+def test_pit_values_of_missing_values_are_missing():
+    frame = mixed(120)[["float", "count", "text"]]
+    pit = small(missing="model").fit(frame).pit_values(frame, random_state=0)
+    assert list(pit.columns) == list(frame.columns)
+    assert (pit.isna() == frame.isna()).all(axis=None)
 
 
 def test_conditional_distribution_is_exact_far_out_in_the_tails():
@@ -139,7 +185,7 @@ def test_conditional_distribution_is_exact_far_out_in_the_tails():
     assert found == pytest.approx(exact, abs=2e-3)
     assert found[1:3] == pytest.approx(exact[1:3], rel=0.02)
     q = np.array([0.001, 0.01, 0.05, 0.5, 0.99])
-    quantiles = density.conditional_quantile(points[:1], q, 0)[0]
+    quantiles = density.conditional_quantile(points[:1], 0, q)[0]
     back = density.encode(quantiles[:, None])[0]
     assert density.model_.flow.conditional_cdf(torch.from_numpy(back).float()).detach().numpy()[:, 0] == pytest.approx(
         q, rel=0.04
@@ -147,14 +193,14 @@ def test_conditional_distribution_is_exact_far_out_in_the_tails():
 
 
 def test_conditional_distribution_of_a_discrete_column():
-    """P(k <= value | others) is the sum of probabilities of rows, whatever noise the other cells have."""
+    """P(k <= value | others) agrees with sums of joint probabilities."""
     rng = np.random.default_rng(0)
     k = rng.integers(0, 4, 600)
     frame = pd.DataFrame({"k": k, "m": np.where(rng.random(600) < 0.7, k, 3 - k)})
     density = small(max_steps=150, flow_options={}).fit(frame)
     rows = frame.head(12)
     every = pd.concat([rows.assign(k=value) for value in range(4)])
-    joint = np.exp(density.score_samples(every, draws=1024)).reshape(4, 12)
+    joint = np.exp(density.score_samples(every, n_draws=1024)).reshape(4, 12)
     below = np.cumsum(joint, 0)[rows["k"], np.arange(12)] / joint.sum(0)
     assert density.conditional_cdf(rows, "k") == pytest.approx(below, abs=0.05)
 
@@ -164,22 +210,22 @@ def test_conditional_distribution_with_a_context_and_no_names():
     c = rng.normal(size=800)
     x = (3 * c + rng.normal(size=800))[:, None]
     density = FlowDensity(max_steps=300, random_state=0).fit(x, context=c)
-    median = density.conditional_quantile(x[:50], 0.5, 0, context=c[:50])
+    median = density.conditional_quantile(x[:50], 0, 0.5, context=c[:50])
     assert np.abs(median - 3 * c[:50]).mean() < 0.3
     assert np.corrcoef(density.sample(1, context=c, random_state=0)[:, 0], c)[0, 1] > 0.9
     assert len(density.sample(3, context=c[:2], random_state=0)) == 6
     with pytest.raises(ValueError, match=r"context must be a table of \['x0'\], got None"):
         density.score_samples(x)
-    with pytest.raises(ValueError, match="context must have a row for each of 800"):
+    with pytest.raises(ValueError, match="context must have one row for each of the 800"):
         density.score_samples(x, context=c[:5])
 
 
-def test_anomalies(fitted):
+def test_anomalies(quick):
     frame, _ = known(500, seed=5)
-    scores = fitted.anomaly_score(frame)
+    scores = quick.anomaly_score(frame)
     assert 35 < scores.mean() < 65
     odd = frame.head(1).assign(b=1e12)
-    assert fitted.anomaly_score(odd)[0] == 100
+    assert quick.anomaly_score(odd)[0] == 100
 
 
 def test_pandas_polars_arrow_and_numpy_agree():
@@ -221,14 +267,14 @@ def test_file(flow, tmp_path):
     same = elflow.load(tmp_path / "model.elf")
     assert np.array_equal(same.score_samples(frame, context), density.score_samples(frame, context))
     pd.testing.assert_frame_equal(same.sample(2, context.head(3), 0), density.sample(2, context.head(3), 0))
-    assert np.array_equal(same.held_out(frame), density.held_out(frame))
+    assert np.array_equal(same.validation_mask(frame), density.validation_mask(frame))
     assert np.array_equal(same.anomaly_score(frame, context), density.anomaly_score(frame, context))
     assert same.training_ == density.training_ == elflow.serialization.read_training(tmp_path / "model.elf")
     assert same.random_state == 0
     assert list(same.feature_names_in_) == list(frame.columns)
 
 
-def test_activations_of_one_s_own_are_kept_in_files(tmp_path):
+def test_files_keep_custom_activations(tmp_path):
     x = np.random.default_rng(0).normal(size=(50, 2))
     density = small(flow_options=SMALL | {"activation": elflow.activations.RELU}).fit(x)
     density.save(tmp_path / "model.elf")
@@ -281,7 +327,7 @@ def test_in_pipelines_and_searches():
 
 
 def test_weights_are_repetitions():
-    """A row of weight zero is as if it were not there, and weights move the density."""
+    """A row of weight zero has no effect, and weights shift the density."""
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(-3, 1, 400), rng.normal(3, 1, 400)])[:, None]
     weight = np.repeat([0.0, 1.0], 400)
@@ -293,16 +339,16 @@ def test_weights_are_repetitions():
     assert (tilted.sample(2000, random_state=0) > 0).mean() == pytest.approx(0.8, abs=0.06)
 
 
-def test_held_out_rows_are_known_again():
+def test_validation_mask():
     frame = mixed(100)
     density = small(missing="model").fit(frame)
-    assert density.held_out(frame).sum() == 10
-    assert density.held_out(frame.head(99)) is None
-    assert density.held_out(frame.iloc[::-1]) is None
+    assert density.validation_mask(frame).sum() == 10
+    assert density.validation_mask(frame.head(99)) is None
+    assert density.validation_mask(frame.iloc[::-1]) is None
 
 
 def test_encoding_is_a_change_of_variables():
-    """The standard normal density of z, brought back by the volume, is a density of the table."""
+    """The standard normal density of z times the volume is a density of the table."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"x": rng.lognormal(size=3000), "k": rng.choice([0, 1], 3000, p=[0.8, 0.2])})
     z, log_volume = small().fit(frame).encode(frame)
@@ -311,11 +357,11 @@ def test_encoding_is_a_change_of_variables():
     assert log_density.mean() == pytest.approx(truth.mean(), abs=0.05)
 
 
-def test_inverse_residual_is_small(fitted):
-    assert fitted.inverse_residual(known(200)[0]) < 1e-3
+def test_inverse_residual_is_small(quick):
+    assert quick.inverse_residual(known(200)[0]) < 1e-3
 
 
-def test_checkpoint_goes_on_to_the_same_density(tmp_path):
+def test_checkpoint_resumes_to_the_same_density(tmp_path):
     x = np.random.default_rng(0).normal(size=(200, 2))
     whole = small(max_steps=100).fit(x)
     first = small(max_steps=100).fit(x, checkpoint=tmp_path / "c")
@@ -381,17 +427,27 @@ def test_bad_input():
     with pytest.raises(ValueError, match="context must be None"):
         density.score_samples(x, context=x)
     with pytest.raises(ValueError, match="q must be"):
-        density.conditional_quantile(x, 1.5, 0)
+        density.conditional_quantile(x, 0, 1.5)
+    with pytest.raises(
+        TypeError, match=r"column must be .*, got 0\.5: the order .* conditional_quantile\(X, column, q\)"
+    ):
+        density.conditional_quantile(x, 0.5, 0)
+    with pytest.raises(TypeError, match=r"column must be .*, got \[0\.1, 0\.9\]: the order"):
+        density.conditional_quantile(x, [0.1, 0.9], 0)
+    with pytest.raises(TypeError, match=r"q must be .*, got 'x0': the order"):
+        density.conditional_quantile(x, 0.5, "x0")
+    with pytest.raises(ValueError, match="column must be below the number of columns 2, got 2"):
+        density.conditional_cdf(x, 2)
     with pytest.raises(ValueError, match="column must be one of"):
         density.conditional_cdf(x, "z")
     with pytest.raises(ValueError, match="n must be at least 1"):
         density.sample(0)
     for table in ("data.csv", {"x": [1.0, 2.0]}):
-        with pytest.raises(TypeError, match=r"a file is read with elflow\.io\.read_table"):
+        with pytest.raises(TypeError, match=r"read a file with elflow\.io\.read_table"):
             small().fit(table)
 
 
-def test_a_rate_that_is_far_too_high_is_told():
+def test_excessive_learning_rate_is_an_error():
     x = np.random.default_rng(0).normal(size=(300, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -1,18 +1,18 @@
-"""Shapes, broadcasting, hostile values and errors of the public functions."""
+"""Shapes, broadcasting, non-finite values and errors of the public functions."""
 
 import math
 
 import pytest
 import torch
 
-from elflow import functional, kernels, testing
+from elflow import activations, functional, kernels, testing, transforms
 from elflow.activations import FELU
 from elflow.functional import elf, elf_inverse, felu, lipschitz
 
 
 @pytest.fixture
 def network(generator):
-    w1, b1, w2 = testing.networks("ordinary", 1, 5, torch.float32, generator)
+    w1, b1, w2 = testing.make_networks("ordinary", 1, 5, torch.float32, generator)
     return w1[0], b1[0], w2[0], torch.tensor(0.3)
 
 
@@ -42,7 +42,7 @@ def test_felu():
     ],
 )
 def test_broadcasting(implementation, x_shape, w_shapes, b2_shape):
-    """Any batch shape gives what each element alone would give, and gradients of the shape of the arguments."""
+    """Any batch shape gives the results of each element alone, and gradients of the shape of the arguments."""
     x = torch.randn(x_shape, dtype=torch.float64, requires_grad=True)
     w1, b1, w2 = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in w_shapes)
     b2 = torch.randn(b2_shape, dtype=torch.float64, requires_grad=True)
@@ -77,8 +77,8 @@ def test_non_contiguous_input(implementation, generator):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_points_that_are_not_finite_concern_themselves_only(implementation, value, generator):
-    weights = [w.requires_grad_() for w in testing.networks("ordinary", 9, 5, torch.float64, generator)]
+def test_non_finite_points_affect_only_themselves(implementation, value, generator):
+    weights = [w.requires_grad_() for w in testing.make_networks("ordinary", 9, 5, torch.float64, generator)]
     x, shift = torch.randn(2, 9, dtype=torch.float64, generator=generator)
     spoilt = x.clone()
     spoilt[4] = value
@@ -104,7 +104,7 @@ def test_points_that_are_not_finite_concern_themselves_only(implementation, valu
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["w1", "b1", "w2", "b2"])
 def test_parameters_must_be_finite(implementation, name, value, generator):
-    w1, b1, w2 = testing.networks("ordinary", 9, 5, torch.float32, generator)
+    w1, b1, w2 = testing.make_networks("ordinary", 9, 5, torch.float32, generator)
     arguments = {"w1": w1, "b1": b1, "w2": w2, "b2": torch.zeros(9)}
     arguments[name].view(-1)[3] = value
     message = rf"{name} must be finite, got 1 of \d+ values that are NaN or infinite"
@@ -116,7 +116,7 @@ def test_parameters_must_be_finite(implementation, name, value, generator):
             lipschitz(w1, b1, w2)
 
 
-def test_products_that_overflow(implementation):
+def test_overflowing_products_are_an_error(implementation):
     huge = torch.full((1,), 1e200, dtype=torch.float64)
     message = r"w1 \* w2 must be finite, got 1 of 1 networks whose product exceeds the largest float64"
     with pytest.raises(kernels.NonFiniteError, match=message):
@@ -124,7 +124,7 @@ def test_products_that_overflow(implementation):
 
 
 def test_large_float32_networks_do_not_overflow(implementation):
-    """Products beyond the largest float32 are normalised away."""
+    """Products beyond the largest float32 are within float64, and normalised."""
     w1, b1, w2 = torch.tensor([3e30]), torch.tensor([0.0]), torch.tensor([2e30])
     y, log_slope = elf(torch.tensor([1.0, -1.0]), w1, b1, w2, torch.tensor(0.0))
     torch.testing.assert_close(y, torch.tensor([1.99, -1.0]))
@@ -186,21 +186,23 @@ def test_backend_is_chosen_and_restored(network):
 
 
 def test_meta_tensors_go_through_the_reference_only():
-    """Other devices than CPUs are never given to the native kernel."""
+    """The native kernel never receives tensors of devices other than CPUs."""
     assert kernels.select(torch.float32, torch.device("meta"), FELU).name == "reference"
     assert lipschitz(*torch.ones(3, 5, device="meta")).shape == ()
     with kernels.backend("native"), pytest.raises(ValueError, match="it runs on CPUs, not on meta"):
         lipschitz(*torch.ones(3, 5, device="meta"))
 
 
-def test_functional_is_the_public_surface():
-    assert set(functional.__all__) == {
-        "bump_size",
-        "bumps",
-        "elf",
-        "elf_bumps",
-        "elf_bumps_inverse",
-        "elf_inverse",
-        "felu",
-        "lipschitz",
-    }
+PUBLIC = [
+    (module, name)
+    for module in (activations, functional, kernels, kernels.contract, testing, transforms, transforms.autoregressive)
+    for name in module.__all__
+    if callable(getattr(module, name)) and not isinstance(getattr(module, name), activations.PiecewiseQuadratic)
+]
+
+
+@pytest.mark.parametrize(("module", "name"), PUBLIC, ids=lambda value: getattr(value, "__name__", value))
+def test_public_names_have_an_example(module, name):
+    """The examples themselves run as doctests."""
+    without = {"ConvergenceWarning", "Maps", "OnSettled", "invert_part", "warn_not_converged"}
+    assert name in without or ">>>" in (getattr(module, name).__doc__ or "")

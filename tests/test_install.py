@@ -59,11 +59,11 @@ except ValueError as error:
     program = f"import sys; sys.path[:0] = {[str(tmp_path), *packages]!r}; FOLDER = {str(tmp_path)!r}" + program
     run = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    reason = "it was not compiled: install a C++ compiler, then elflow again (pip install -v tells more)"
+    reason = "it was not compiled: install a C++ compiler, then reinstall elflow (pip install -v shows why)"
     assert run.stdout.splitlines() == [
         "2.0",
         "2.0",
         "2.0",
-        f"RuntimeWarning elflow runs without its native kernel, through plain torch, many times slower: {reason}",
-        f"backend 'native' cannot take this input: {reason}. Use backend 'auto' or 'reference'",
+        f"RuntimeWarning elflow runs without its native kernel, in plain torch, which is many times slower: {reason}",
+        f"backend 'native' does not support this input: {reason}. Use backend 'auto' or 'reference'",
     ]

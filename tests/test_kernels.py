@@ -1,4 +1,4 @@
-"""The contract of a backend, held against slow and trustworthy answers."""
+"""The contract of a backend, compared with slow but reliable results."""
 
 from fractions import Fraction
 
@@ -17,7 +17,7 @@ from elflow.kernels import native
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
 INVERSE_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-11}
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-kinds = pytest.mark.parametrize("kind", testing.KINDS)
+kinds = pytest.mark.parametrize("kind", testing.NETWORK_KINDS)
 
 
 @dtypes
@@ -26,27 +26,27 @@ kinds = pytest.mark.parametrize("kind", testing.KINDS)
 def test_lipschitz_is_exact(implementation, kind, units, count, dtype, generator):
     if implementation == "reference" and units == 1000:
         count = 1
-    weights = testing.networks(kind, count, units, dtype, generator)
+    weights = testing.make_networks(kind, count, units, dtype, generator)
     found = functional.lipschitz(*weights)
     assert testing.lipschitz_error(found, *weights).max() <= TOLERANCE[dtype]
-    assert testing.overtaken(found, *weights, generator).max() <= TOLERANCE[dtype]
+    assert testing.excess_slope(found, *weights, generator).max() <= TOLERANCE[dtype]
 
 
 @settings(deadline=None, max_examples=200)
 @given(
     seed=st.integers(0, 2**32),
     units=st.integers(1, 40),
-    kind=st.sampled_from(list(testing.KINDS)),
+    kind=st.sampled_from(list(testing.NETWORK_KINDS)),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     bound=st.sampled_from([1e-3, 0.5, 0.99, 0.9999]),
     distance=st.sampled_from([1e-3, 1.0, 1e3, 1e12, 1e25]),
 )
 def test_any_network(seed, units, kind, dtype, bound, distance):
     generator = Generator().manual_seed(seed)
-    weights = testing.networks(kind, 50, units, dtype, generator)
+    weights = testing.make_networks(kind, 50, units, dtype, generator)
     found = functional.lipschitz(*weights)
     assert testing.lipschitz_error(found, *weights).max() <= TOLERANCE[dtype]
-    assert testing.overtaken(found, *weights, generator).max() <= TOLERANCE[dtype]
+    assert testing.excess_slope(found, *weights, generator).max() <= TOLERANCE[dtype]
     y = distance * torch.randn(50, dtype=dtype, generator=generator)
     shift = torch.randn(50, dtype=dtype, generator=generator)
     assert (testing.inverse_error(y, *weights, shift, bound) <= INVERSE_TOLERANCE[dtype]).all()
@@ -57,7 +57,7 @@ def test_any_network(seed, units, kind, dtype, bound, distance):
 @pytest.mark.parametrize("bound", [0.5, 0.99, 0.9999])
 def test_inverse_is_exact(implementation, kind, bound, dtype, generator):
     for units, count in [(1, 50), (7, 100), (40, 30)]:
-        weights = testing.networks(kind, count, units, dtype, generator)
+        weights = testing.make_networks(kind, count, units, dtype, generator)
         shift = torch.randn(count, dtype=dtype, generator=generator)
         for distance in (1e-2, 1.0, 1e2, 1e6):
             y = distance * torch.randn(count, dtype=dtype, generator=generator)
@@ -67,13 +67,13 @@ def test_inverse_is_exact(implementation, kind, bound, dtype, generator):
 @dtypes
 @kinds
 def test_both_directions_are_increasing(implementation, kind, dtype, generator):
-    weights = testing.networks(kind, 40, 12, dtype, generator)
+    weights = testing.make_networks(kind, 40, 12, dtype, generator)
     shift = torch.zeros(40, 1, dtype=dtype)
     x = torch.linspace(-8, 8, 500, dtype=dtype)
     shared = [w[:, None] for w in weights]
     for function in (lambda *a: functional.elf(*a)[0], functional.elf_inverse):
         y = function(x, *shared, shift)
-        # Rounding makes neighbours equal at the worst.
+        # Rounding may make neighbours equal, up to a few units in the last place.
         assert (y.diff() >= -4 * torch.finfo(dtype).eps * y.abs()[:, 1:].clamp(min=1)).all()
 
 
@@ -104,7 +104,7 @@ def test_implementations_agree(implementation, dtype, generator):
 
 
 def _leaves(kind, count, units, dtype, generator):
-    weights = testing.networks(kind, count, units, dtype, generator)
+    weights = testing.make_networks(kind, count, units, dtype, generator)
     shift = torch.randn(count, dtype=dtype, generator=generator)
     return [t.requires_grad_() for t in (*weights, shift)]
 
@@ -140,7 +140,7 @@ def test_gradcheck_of_other_activations(activation, generator):
 @pytest.mark.parametrize("activation", [FELU, RELU, QELU], ids=lambda a: a.name)
 def test_every_activation(activation, kind, generator):
     """No slope found by dense search exceeds the constant, one comes close, and the inverse inverts."""
-    w1, b1, w2 = testing.networks(kind, 30, 6, torch.float64, generator)
+    w1, b1, w2 = testing.make_networks(kind, 30, 6, torch.float64, generator)
     shift = torch.randn(30, dtype=torch.float64, generator=generator)
     with kernels.backend("reference"):
         found = functional.lipschitz(w1, b1, w2, activation)
@@ -163,16 +163,16 @@ def test_every_activation(activation, kind, generator):
 
 
 def test_sweep_and_direct_evaluation_agree(generator):
-    for kind in testing.KINDS:
+    for kind in testing.NETWORK_KINDS:
         for units in (1, 3, 8, 31, 100):
-            weights = testing.networks(kind, 40, units, torch.float32, generator)
-            swept, _ = native.steepest(*weights, "sweep")
-            direct, _ = native.steepest(*weights, "direct")
-            torch.testing.assert_close(swept, direct, rtol=1e-6, atol=0)
+            weights = testing.make_networks(kind, 40, units, torch.float32, generator)
+            from_sweep, _ = native.find_steepest(*weights, "sweep")
+            direct, _ = native.find_steepest(*weights, "direct")
+            torch.testing.assert_close(from_sweep, direct, rtol=1e-6, atol=0)
 
 
 def test_other_dtypes_go_through_the_reference(generator):
-    weights = [w.bfloat16() for w in testing.networks("ordinary", 4, 5, torch.float32, generator)]
+    weights = [w.bfloat16() for w in testing.make_networks("ordinary", 4, 5, torch.float32, generator)]
     assert functional.lipschitz(*weights).dtype == torch.bfloat16
     with kernels.backend("native"), pytest.raises(ValueError, match=r"float32 and float64, not torch.bfloat16"):
         functional.lipschitz(*weights)
@@ -199,7 +199,7 @@ def test_second_derivatives_are_refused_not_wrong(function, generator):
 
 
 def _exact_lipschitz(w1, b1, w2):
-    """In rational numbers: no rounding at all."""
+    """The Lipschitz constant and the sum of |w1 w2| in rational numbers, without rounding."""
     units = [tuple(Fraction(float(v)) for v in unit) for unit in zip(w1, b1, w2, strict=True)]
     ends = [sum((w * v for w, _, v in units if w * side > 0), Fraction()) for side in (1, -1)]
     places = [-(off + b) / w for w, b, _ in units if w for off in (0, 1)]
@@ -210,7 +210,7 @@ def _exact_lipschitz(w1, b1, w2):
 @dtypes
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e12, 1e20])
 def test_steep_units_that_share_breakpoints(implementation, scale, dtype):
-    """Moving such a breakpoint by one rounding would move its units by far more than their ramps are wide."""
+    """A rounding error of such a breakpoint would move its units by far more than the width of their ramps."""
     rng = np.random.default_rng(0)
     for _ in range(20):
         times = rng.choice([1, 2, 4], 6) * rng.choice([-1, 1], 6)
@@ -225,7 +225,7 @@ def test_steep_units_that_share_breakpoints(implementation, scale, dtype):
 @dtypes
 @kinds
 def test_lipschitz_against_rational_numbers(implementation, kind, dtype, generator):
-    weights = testing.networks(kind, 10, 5, dtype, generator)
+    weights = testing.make_networks(kind, 10, 5, dtype, generator)
     for found, w1, b1, w2 in zip(functional.lipschitz(*weights), *weights, strict=True):
         truth, size = _exact_lipschitz(w1, b1, w2)
         smallest = Fraction(torch.finfo(dtype).tiny / torch.finfo(dtype).eps)
@@ -253,7 +253,7 @@ def test_slopes_near_the_ends_of_float64(implementation, w1, b1, w2, constant):
 @dtypes
 @pytest.mark.parametrize("steepness", [1e3, 1e12, 1e20, 1e30])
 def test_inverse_on_a_narrow_ramp(implementation, steepness, dtype):
-    """The answer lies where the map turns from almost flat to steep within less than one rounding of x."""
+    """The solution lies where the map turns from almost flat to steep within one rounding error of x."""
     w1 = torch.tensor([1.0, steepness], dtype=dtype)
     b1 = torch.tensor([0.1, -0.9999], dtype=dtype)
     w2 = torch.tensor([-1.0, 2 / steepness], dtype=dtype)
@@ -264,8 +264,8 @@ def test_inverse_on_a_narrow_ramp(implementation, steepness, dtype):
 
 @dtypes
 @pytest.mark.parametrize(("bound", "spikes", "width"), [(0.99, 170, 1e-3), (0.9999, 170, 1e-4), (0.5, 60, 1e-2)])
-def test_inverse_of_a_map_made_to_slow_it_down(bound, spikes, width, dtype):
-    """Steep spikes at every point that a search by slopes alone would visit, on an otherwise almost flat map."""
+def test_inverse_of_a_map_that_defeats_newtons_method(bound, spikes, width, dtype):
+    """An almost flat map with a steep spike at every point that Newton's method would visit."""
     w1, b1, w2 = np.array([1.0]), np.array([1 / bound]), np.array([-bound])
     x = 0.0
     for _ in range(spikes):

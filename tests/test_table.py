@@ -1,4 +1,4 @@
-"""Tables: what columns are taken for, that numbers come back as values, and that volumes are right."""
+"""Columns and schemas: inferred kinds, round trips of values, and volumes of cells."""
 
 import json
 from pathlib import Path
@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 from scipy.stats import norm
 
+from elflow.tabular import Column, Schema, as_frame, fingerprint
 from elflow.tabular._maps import Steps, Warp
-from elflow.tabular.columns import Column
-from elflow.tabular.schema import Schema, as_frame, fingerprint
 
-ANY = [(-np.inf, np.inf)]
+UNBOUNDED = [(-np.inf, np.inf)]
 
 
 def mixed(n=600, seed=0):
@@ -49,8 +48,8 @@ def mixed(n=600, seed=0):
     return frame
 
 
-def numbers(schema, cells, seed=0):
-    """One point of each cell."""
+def place(schema, cells, seed=0):
+    """Features of rows, with a random point of each cell, `(N, features)`."""
     rng = np.random.default_rng(seed)
     z = np.zeros((len(cells.offset), schema.features))
     z[:, schema.exact] = cells.exact
@@ -85,14 +84,14 @@ def test_values_come_back_with_their_types():
     frame = mixed()
     schema = Schema.fit(frame, missing="model")
     schema = Schema.from_dict(json.loads(json.dumps(schema.to_dict())))
-    pd.testing.assert_frame_equal(schema.decode(numbers(schema, schema.encode(frame))), frame)
+    pd.testing.assert_frame_equal(schema.decode(place(schema, schema.encode(frame))), frame)
 
 
 def test_polars_and_arrow_come_back():
     frame = mixed().drop(columns="zone")
     for table in (pl.from_pandas(frame), pa.Table.from_pandas(frame, preserve_index=False)):
         schema = Schema.fit(table, missing="model")
-        back = schema.decode(numbers(schema, schema.encode(table)))
+        back = schema.decode(place(schema, schema.encode(table)))
         assert back.schema == table.schema
         pd.testing.assert_frame_equal(as_frame(back), as_frame(table))
 
@@ -107,13 +106,13 @@ def test_numpy_has_numbered_columns():
 @pytest.mark.parametrize(
     ("draw", "bounds"),
     [
-        (lambda r: r.normal(size=4000), ANY),
-        (lambda r: 1e6 + 1e-3 * r.normal(size=4000), ANY),
-        (lambda r: r.standard_cauchy(4000) * 100, ANY),
-        (lambda r: r.lognormal(0, 2, 4000), [*ANY, (0, np.inf)]),
-        (lambda r: r.beta(0.5, 0.5, 4000), [*ANY, (0, 1)]),
+        (lambda r: r.normal(size=4000), UNBOUNDED),
+        (lambda r: 1e6 + 1e-3 * r.normal(size=4000), UNBOUNDED),
+        (lambda r: r.standard_cauchy(4000) * 100, UNBOUNDED),
+        (lambda r: r.lognormal(0, 2, 4000), [*UNBOUNDED, (0, np.inf)]),
+        (lambda r: r.beta(0.5, 0.5, 4000), [*UNBOUNDED, (0, 1)]),
         (lambda r: -r.exponential(size=4000), [(-np.inf, 0)]),
-        (lambda r: np.append(r.normal(size=4000), 1e12), ANY),
+        (lambda r: np.append(r.normal(size=4000), 1e12), UNBOUNDED),
         (lambda r: np.append(np.zeros(2500), r.exponential(size=1500)), [(0, np.inf)]),
         (lambda r: r.integers(0, 2, 4000) * 1.0, [(0, 1)]),
     ],
@@ -134,7 +133,7 @@ def test_warp_is_increasing_and_its_slope_right(draw, bounds):
 
 def test_heavy_tails_do_not_ruin_the_rest():
     rng = np.random.default_rng(0)
-    warp = Warp.fit(np.append(rng.normal(size=1000), 1e12), ANY)
+    warp = Warp.fit(np.append(rng.normal(size=1000), 1e12), UNBOUNDED)
     z = warp(rng.normal(size=1000))[0]
     assert 0.5 < z.std() < 2
     assert abs(warp(np.array([1e12]))[0][0]) < 50
@@ -152,30 +151,30 @@ def test_bounds_are_found_only_where_they_help():
 def test_declared_bounds_hold(bounds):
     rng = np.random.default_rng(0)
     column = Column.fit(pd.Series(rng.uniform(0, 10, 500), name="a", dtype="float32"), bounds)
-    values = column.values(np.array([-1e30, -50.0, -5, 0, 5, 50, 1e30]))
+    values = column.decode(np.array([-1e30, -50.0, -5, 0, 5, 50, 1e30]))
     low, high = (-np.inf if bounds[0] is None else 0), (np.inf if bounds[1] is None else 10)
     assert values.between(low, high).all()
     assert np.isfinite(values).all()
     assert values.dtype == "float32"
-    assert column.cells(pd.Series([-1.0, 11.0], name="a"))[2].min() == -np.inf
+    assert column.encode(pd.Series([-1.0, 11.0], name="a"))[2].min() == -np.inf
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=60), st.lists(st.integers(-(2**60), 2**60), max_size=20))
 def test_cells_of_integers(values, others):
-    """Cells are in order, side by side, and hold what they should; all together they fill (0, 1)."""
+    """Cells are in order and adjacent, contain the points of their values, and lie in (0, 1)."""
     values = np.array(values)
     steps = Steps.fit(values)
     near = np.arange(values.min() - 50, values.max() + 50)
-    low, width = steps.cells(near)
+    low, width = steps.encode(near)
     assert (width > 0).all()
     assert np.allclose(low[1:], (low + width)[:-1], atol=1e-12)
     assert low[0] >= 0
     assert low[-1] + width[-1] <= 1
-    low, width = steps.cells(values)
+    low, width = steps.encode(values)
     for share in (1e-6, 0.5, 1 - 1e-6):
-        assert (steps.values(low + share * width) == values).all()
-    low, width = steps.cells(np.array(others, np.int64))
+        assert (steps.decode(low + share * width) == values).all()
+    low, width = steps.encode(np.array(others, np.int64))
     assert ((low >= 0) & (width > 0) & (low + width <= 1)).all()
 
 
@@ -184,8 +183,8 @@ def test_frequent_integers_among_many_have_cells_of_their_own():
     values = np.append(np.zeros(9000, np.int64), rng.integers(0, 100_000, 1000))
     steps = Steps.fit(values)
     assert len(steps.edges) < 500
-    assert steps.cells(np.array([0]))[1][0] == pytest.approx(0.9, abs=0.01)
-    z = ndtri(np.clip(steps.cells(values)[0] + steps.cells(values)[1] * rng.random(len(values)), 1e-12, 1 - 1e-12))
+    assert steps.encode(np.array([0]))[1][0] == pytest.approx(0.9, abs=0.01)
+    z = ndtri(np.clip(steps.encode(values)[0] + steps.encode(values)[1] * rng.random(len(values)), 1e-12, 1 - 1e-12))
     assert abs(z.mean()) < 0.05
     assert abs(z.std() - 1) < 0.05
 
@@ -193,7 +192,7 @@ def test_frequent_integers_among_many_have_cells_of_their_own():
 def test_probabilities_sum_to_one():
     """Under the standard normal density of z, the probability of a value is the width of its cell."""
     column = Column.fit(pd.Series(["a"] * 70 + ["b"] * 30, name="t"))
-    _, width, _ = column.cells(pd.Series(["a", "b", "never seen"], name="t"))
+    _, width, _ = column.encode(pd.Series(["a", "b", "never seen"], name="t"))
     assert width[0] == pytest.approx(0.7, abs=0.02)
     assert 0 < width[2] < 0.02
     assert width.sum() < 1
@@ -204,28 +203,28 @@ def test_rounded_numbers_have_a_density_in_their_units():
     x = pd.Series(np.round(np.random.default_rng(0).normal(20, 2, 50_000), 1), name="x")
     column = Column.fit(x)
     assert column.step == 0.1
-    _, width, offset = column.cells(x)
+    _, width, offset = column.encode(x)
     assert (np.log(width) + offset).mean() == pytest.approx(norm(20, 2).logpdf(x).mean(), abs=0.01)
 
 
 def test_context_is_one_number_for_each_of_a_few_categories():
     frame = pd.DataFrame({"t": ["a", "b", None, "b"] * 10, "x": np.arange(40.0) ** 1.5})
     schema = Schema.fit(frame, missing="model")
-    c = schema.context(frame)
+    c = schema.encode_context(frame)
     assert c.shape == (40, schema.context_features) == (40, 4)
     assert c[:4, :3].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 0]]
-    assert schema.context(pd.DataFrame({"t": ["new"], "x": [3.0]}))[0, :3].tolist() == [0, 0, 0]
+    assert schema.encode_context(pd.DataFrame({"t": ["new"], "x": [3.0]}))[0, :3].tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
-    ("table", "how", "message"),
+    ("table", "declared", "message"),
     [
         (pd.DataFrame({"a": [1.0, np.inf, 2.0]}), {}, "'a' must be finite"),
         (pd.DataFrame({"a": [1.0, np.nan, 2.0], "b": [1, 2, 3]}), {}, r"'a' \(1\).*missing='model'"),
-        (pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), {}, r"several of \['a'\]"),
+        (pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), {}, r"unique, got duplicates of \['a'\]"),
         (pd.DataFrame({"a": [1, "x", 2.5]}, dtype=object), {}, "'a' must hold values of one type"),
         (pd.DataFrame({"a": [1 + 2j, 3]}), {}, "Complex data not supported"),
-        (pd.DataFrame({"a": pd.to_timedelta([1, 2], unit="D")}), {}, "'a' must be of floats"),
+        (pd.DataFrame({"a": pd.to_timedelta([1, 2], unit="D")}), {}, "'a' must hold floats"),
         (pd.DataFrame({"a": [0, 2**60]}), {}, "must span less than 2"),
         (pd.DataFrame({"a": [1.0, 2.0]}), {"b": "integer"}, r"columns must name columns .* got \['b'\]"),
         (pd.DataFrame({"a": [1.0, 2.0]}), {"a": "number"}, "must be one of"),
@@ -237,9 +236,9 @@ def test_context_is_one_number_for_each_of_a_few_categories():
         (pd.DataFrame(index=range(3)), {}, "at least one column"),
     ],
 )
-def test_bad_tables(table, how, message):
+def test_bad_tables(table, declared, message):
     with pytest.raises(ValueError, match=message):
-        Schema.fit(table, how)
+        Schema.fit(table, declared)
 
 
 def test_columns_at_score_time():
@@ -258,6 +257,42 @@ def test_columns_at_score_time():
         Schema.fit(frame.assign(b=np.nan), missing="model")
     with pytest.raises(TypeError, match=r"must be of pandas, polars, pyarrow or numpy, got .*Path"):
         as_frame(Path("data.csv"))
+
+
+def test_description_of_columns():
+    described = {facts["name"]: facts for facts in Schema.fit(mixed(), missing="model").describe()}
+    values = {name: facts["values"] for name, facts in described.items()}
+    assert values["float"] == "any, or missing"
+    assert values["positive"] == "at least 0"
+    assert values["share"] == "between 0 and 1"
+    assert values["count"].startswith("0 to ")
+    assert values["grid"].endswith(" in steps of 0.1")
+    assert values["flag"] == "2: False, True"
+    assert values["category"] == "3: z, y, x"
+    assert values["day"] == "2020-01-01 to 2020-04-09"
+    assert described["text"] == {
+        "name": "text",
+        "kind": "category",
+        "dtype": str(mixed()["text"].dtype),
+        "values": f"3: {', '.join(mixed()['text'].value_counts().index)}, or missing",
+        "missing": True,
+    }
+
+
+def test_text_of_a_schema_is_short():
+    schema = Schema.fit(mixed(), missing="model")
+    lines = str(schema).splitlines()
+    assert lines[0] == "Schema of 16 columns"
+    assert lines[1].split() == ["column", "kind", "dtype", "values"]
+    assert [line.split()[0] for line in lines[2:]] == schema.names
+    rng = np.random.default_rng(0)
+    wide = pd.DataFrame({f"{i} with a rather long name\n": rng.choice(["x" * 200, "y"], 30) for i in range(100)})
+    lines = repr(Schema.fit(wide)).splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 120
+    assert lines[-1] == "and 84 more"
+    assert "\n" not in repr(Schema.fit(wide).columns[0])
+    assert len(repr(Schema.fit(wide).columns[0])) < 200
 
 
 def test_fingerprint_sees_every_value():

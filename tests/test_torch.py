@@ -1,4 +1,4 @@
-"""The operators inside torch: compilation, export, its own checks, threads."""
+"""The operators within torch: compilation, export, torch's own checks, threads."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from elflow.kernels import native
 
 @pytest.fixture
 def arguments(generator):
-    weights = testing.networks("ordinary", 12, 7, torch.float32, generator)
+    weights = testing.make_networks("ordinary", 12, 7, torch.float32, generator)
     x, shift = torch.randn(2, 12, generator=generator)
     return [t.requires_grad_() for t in (x, *weights, shift)]
 
@@ -24,7 +24,7 @@ def loss(x, w1, b1, w2, b2):
     return (y.square() - log_slope + back.sin()).sum() + functional.lipschitz(w1, b1, w2).sum()
 
 
-@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("reference", marks=pytest.mark.slow)])
 def test_compiles_into_one_graph(backend, arguments):
     torch._dynamo.reset()
     with kernels.backend(backend):
@@ -55,7 +55,7 @@ def test_compiles_with_inductor_and_any_batch_size(generator):
     torch._dynamo.reset()
     compiled = torch.compile(lambda *t: functional.elf(*t)[0].sum(), fullgraph=True, dynamic=True)
     for count in (4, 9, 30):
-        weights = testing.networks("ordinary", count, 7, torch.float32, generator)
+        weights = testing.make_networks("ordinary", count, 7, torch.float32, generator)
         x, shift = torch.randn(2, count, generator=generator)
         torch.testing.assert_close(compiled(x, *weights, shift), functional.elf(x, *weights, shift)[0].sum())
 
@@ -84,7 +84,9 @@ def test_operators_pass_the_checks_of_torch(arguments):
 def test_same_bits_on_any_number_of_threads(shape, generator):
     """Networks with one point, few networks with many points, one large network: results and gradients."""
     n, m, units = shape
-    weights = [w[:, None].requires_grad_() for w in testing.networks("ordinary", n, units, torch.float32, generator)]
+    weights = [
+        w[:, None].requires_grad_() for w in testing.make_networks("ordinary", n, units, torch.float32, generator)
+    ]
     x = torch.randn(n, m, generator=generator, requires_grad=True)
     shift = torch.randn(n, 1, generator=generator, requires_grad=True)
     before = torch.get_num_threads()
@@ -93,7 +95,7 @@ def test_same_bits_on_any_number_of_threads(shape, generator):
         torch.set_num_threads(threads)
         y, log_slope = functional.elf(x, *weights, shift)
         back = functional.elf_inverse(x, *weights, shift)
-        # Gradients are given, not summed up by torch, whose sums depend on the number of threads.
+        # The gradients of the outputs are given, because sums of torch depend on the number of threads.
         grads = torch.autograd.grad((y, log_slope, back), (x, *weights, shift), (x, y, back))
         return [y, log_slope, back, *grads]
 
@@ -111,8 +113,8 @@ def test_shares_the_threads_of_torch():
 
 
 def test_releases_the_interpreter(generator):
-    """Another Python thread goes on while the kernel works."""
-    weights = testing.networks("ordinary", 20000, 128, torch.float32, generator)
+    """Other Python threads keep running during a call of the kernel."""
+    weights = testing.make_networks("ordinary", 20000, 128, torch.float32, generator)
     ticks, stop = [], threading.Event()
 
     def tick():
@@ -131,7 +133,7 @@ def test_releases_the_interpreter(generator):
 
 
 def test_may_be_called_from_many_threads(generator):
-    weights = testing.networks("wide", 500, 20, torch.float64, generator)
+    weights = testing.make_networks("wide", 500, 20, torch.float64, generator)
     expected = functional.lipschitz(*weights)
     with ThreadPoolExecutor(8) as pool:
         for found in pool.map(lambda _: functional.lipschitz(*weights), range(64)):
@@ -139,7 +141,7 @@ def test_may_be_called_from_many_threads(generator):
 
 
 def test_function_transforms_go_through_the_reference(arguments):
-    """vmap, grad and forward mode: right numbers, where the native kernel alone would have none."""
+    """vmap, grad and forward mode, which the native kernel does not support, give the right numbers."""
     x, w1, b1, w2, shift = (t.detach().double() for t in arguments)
 
     def f(x, w1):
@@ -156,5 +158,5 @@ def test_function_transforms_go_through_the_reference(arguments):
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
         torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(f(dual, w1)).tangent, slope)
-    with kernels.backend("native"), pytest.raises(ValueError, match=r"it has no rules for torch\.func"):
+    with kernels.backend("native"), pytest.raises(ValueError, match=r"it does not support torch\.func"):
         torch.vmap(f)(x, w1)

@@ -1,4 +1,4 @@
-"""Toy distributions: samplers, densities and entropies that agree with each other."""
+"""Toy distributions: agreement of samplers, densities and entropies."""
 
 import math
 
@@ -7,13 +7,21 @@ import torch
 
 from elflow.datasets import toy
 
+SLOW_RINGS = pytest.mark.parametrize(
+    "distribution",
+    [pytest.param(name, marks=[pytest.mark.slow] if name == "rings" else []) for name in toy.DISTRIBUTIONS],
+    indirect=True,
+)
+"""Every distribution; the density of the rings has thousands of terms."""
+
 
 @pytest.fixture(params=toy.DISTRIBUTIONS)
 def distribution(request):
     return toy.DISTRIBUTIONS[request.param]()
 
 
-def grid(distribution, count):
+def build_grid(distribution, count):
+    """Edges of `count` intervals, centres of all squares, and the area of a square."""
     axis = torch.linspace(-distribution.extent, distribution.extent, count + 1, dtype=torch.float64)
     middle = (axis[1:] + axis[:-1]) / 2
     return axis, torch.cartesian_prod(middle, middle), (axis[1] - axis[0]) ** 2
@@ -37,16 +45,18 @@ def test_seeds(distribution):
     assert (distribution.sample((100,)) == x).all()
 
 
+@SLOW_RINGS
 def test_density_integrates_to_one(distribution):
-    _, points, cell = grid(distribution, 300)
+    _, points, cell = build_grid(distribution, 300)
     mass = distribution.log_prob(points).exp().sum() * cell
     assert abs(mass - 1) < 1e-4
 
 
+@SLOW_RINGS
 def test_samples_follow_the_density(distribution):
-    """Chi-squared, over squares that are expected to hold at least five samples."""
+    """Chi-squared test over the squares with an expected count of at least five."""
     n, coarse, fine = 40_000, 20, 15
-    axis, points, cell = grid(distribution, coarse * fine)
+    axis, points, cell = build_grid(distribution, coarse * fine)
     expected = (distribution.log_prob(points).exp() * cell).reshape(coarse, fine, coarse, fine).sum((1, 3)) * n
     x = distribution.sample((n,)).double()
     edges = axis[::fine].contiguous()
@@ -59,6 +69,7 @@ def test_samples_follow_the_density(distribution):
     assert chi < freedom + 4 * math.sqrt(2 * freedom)
 
 
+@SLOW_RINGS
 def test_entropy_is_minus_the_mean_log_density(distribution):
     log_p = distribution.log_prob(distribution.sample((20_000,)))
     error = log_p.std() / math.sqrt(len(log_p))
@@ -68,13 +79,13 @@ def test_entropy_is_minus_the_mean_log_density(distribution):
 def test_known_entropies():
     assert float(toy.EightGaussians().entropy()) == pytest.approx(2.8319, abs=5e-5)
     assert float(toy.Checkerboard().entropy()) == math.log(32)
-    # where the Gaussians are far apart, theirs and that of choosing one of eight
+    # far apart, the entropy of one Gaussian plus that of the choice between eight
     tight = toy.EightGaussians(noise=0.1)
     apart = math.log(2 * math.pi * math.e * (0.1 / 1.414) ** 2) + math.log(8)
     assert float(tight.entropy()) == pytest.approx(apart, abs=1e-6)
 
 
-def test_nothing_lies_outside(distribution):
+def test_extent_contains_the_samples(distribution):
     x = distribution.sample((20_000,))
     assert x.abs().max() <= distribution.extent
     assert distribution.log_prob(torch.full((2,), 1e3)) < -1e3
@@ -89,13 +100,13 @@ def test_bad_input():
             kind(noise=0)
 
 
-def test_no_sample_is_rounded_out_of_its_square(monkeypatch):
+def test_rounding_keeps_samples_in_their_squares(monkeypatch):
     board = toy.Checkerboard()
     edge = torch.tensor([[2 - 1e-12, 2 - 1e-12], [-2 - 1e-12, 4 - 1e-12]], dtype=torch.float64)
     monkeypatch.setattr(board, "draw", lambda n: edge)
     assert board.log_prob(board.sample((2,))).tolist() == board.log_prob(edge).tolist()
 
 
-def test_far_away_there_is_still_a_density():
+def test_density_far_away_is_finite():
     log_p = toy.EightGaussians().log_prob(torch.tensor([[20.0, 20.0]]))
     assert -5000 < log_p < -1000

@@ -1,6 +1,6 @@
-"""The command line: `elflow fit`, `score`, `sample`, `report` and `info`; `fit-images` and others.
+"""The command line `elflow`, for tables (`fit`, `score`, `sample`, `report`) and images (`fit-images`, ...).
 
-Modules here are quick to import: what takes long (torch, pandas) is imported by the command that needs it.
+Its modules import torch, pandas and other slow packages inside the commands, so that `elflow --help` is quick.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from elflow.cli import _fit, _fit_images, _inspect, _sample, _sample_images, _score, _score_images
-from elflow.cli._terminal import error_line, note
+from elflow.cli import images, inspect, tables
+from elflow.cli._terminal import format_error, note
 
 __all__ = ["app", "main"]
 
@@ -25,25 +25,25 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(_fit.fit)
-app.command()(_score.score)
-app.command()(_sample.sample)
-app.command()(_inspect.report)
-app.command()(_inspect.info)
-app.command()(_fit_images.fit_images)
-app.command()(_score_images.score_images)
-app.command()(_sample_images.sample_images)
+app.command()(tables.fit)
+app.command()(tables.score)
+app.command()(tables.sample)
+app.command()(inspect.report)
+app.command()(inspect.info)
+app.command()(images.fit_images)
+app.command()(images.score_images)
+app.command()(images.sample_images)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line, and says on one line what a user did wrong.
+    """Runs the command line and prints errors on one line.
 
     Arguments:
-        arguments: What comes after `elflow`; by default what the process was started with.
+        arguments: Arguments after `elflow`; those of the process by default.
 
     Returns:
-        0 if all went well, 2 if something is wrong with what was asked for, 130 after Ctrl-C, 141 when nobody reads the
-        output any more, 1 for a bug.
+        The exit code: 0 for success, 1 for a bug, 2 for an error that the user can correct, 130 after Ctrl-C, 141 if
+        the output was closed.
 
     Example:
         >>> main(["--version"])
@@ -53,31 +53,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given or os.environ.get("ELFLOW_DEBUG", "0") not in ("", "0")
     given = [argument for argument in given if argument != "--debug"] or ["--help"]
+    shown: set[str] = set()
+
+    def show_once(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
+            note(str(message))
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", category=UserWarning, module="elflow")
         warnings.filterwarnings("always", category=RuntimeWarning, module="elflow.training")
-        warnings.showwarning = lambda message, *_, **__: note(str(message))
+        warnings.showwarning = show_once
         try:
             code = app(given, prog_name="elflow", standalone_mode=False)
             sys.stdout.flush()
-        except (BrokenPipeError, SystemExit) as error:  # typer makes the one of the other
+        except (BrokenPipeError, SystemExit) as error:  # typer turns the former into the latter
             if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
                 raise
-            _close_output()
+            _discard_output()
             return 141
         except typer.Abort:  # Ctrl-C, in some versions of typer
             return 130
         except Exception as error:
             if debug:
                 raise
-            line, code = error_line(error)
+            line, code = format_error(error)
             print(line, file=sys.stderr)
     return int(code or 0)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _show_version(version: bool) -> None:
+    if version:
         from elflow import __version__
 
         typer.echo(f"elflow {__version__}")
@@ -87,13 +94,13 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error, as does ELFLOW_DEBUG=1.")
+        bool, typer.Option("--debug", help="Show the traceback of an error. Also set by ELFLOW_DEBUG=1.")
     ] = False,
 ) -> None:
-    """Densities of tables and images: fit one to your data, score it, draw new data, see how good it is.
+    """Fit, evaluate and sample density models of tables and images.
 
     \b
     elflow fit data.csv -o model.elf
@@ -109,7 +116,7 @@ def _root(
     """
 
 
-def _close_output() -> None:
-    """Sends what is left to nowhere, so that Python does not complain about the pipe when it ends."""
+def _discard_output() -> None:
+    """Redirects standard output to nowhere, so that Python does not complain about a closed pipe at exit."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

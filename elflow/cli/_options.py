@@ -1,42 +1,99 @@
-"""What options mean: durations, bounds, kinds; and those that several commands have."""
+"""Options and arguments that commands share, their parsing, and the files that they name."""
 
 from __future__ import annotations
 
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-Model = Annotated[Path, typer.Argument(help="A model that `elflow fit` made.", metavar="MODEL", show_default=False)]
+from elflow.cli._terminal import note
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from elflow import FlowDensity, ImageELF
+
+Model = Annotated[Path, typer.Argument(help="Model written by `elflow fit`.", metavar="MODEL", show_default=False)]
 Data = Annotated[
     Path,
     typer.Argument(
-        help="The table: .csv, .tsv, .csv.gz or .parquet, with a header.", metavar="DATA", show_default=False
+        help="Table with a header: .csv, .tsv, .csv.gz, .tsv.gz or .parquet.", metavar="DATA", show_default=False
     ),
 ]
-Missing = Annotated[
-    list[str] | None,
-    typer.Option("--na", help="What stands for a missing value, besides NA and the like.", metavar="TEXT"),
+ImageModel = Annotated[
+    Path, typer.Argument(help="Model written by `elflow fit-images`.", metavar="MODEL", show_default=False)
 ]
-Threads = Annotated[int | None, typer.Option(help="How many threads compute.", min=1, show_default=False)]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
-TimeLimit = Annotated[str | None, typer.Option(help="For how long to train: 90s, 10m, 1h30m.", show_default=False)]
-MaxSteps = Annotated[int | None, typer.Option(help="The most training steps.", min=1, show_default=False)]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted.")]
-Log = Annotated[Path | None, typer.Option(help="A folder for logs as CSV and for TensorBoard.", show_default=False)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+ImageData = Annotated[
+    Path,
+    typer.Argument(
+        help="Images: .npz, .npy, the files of MNIST or CIFAR-10, or a folder of pictures.",
+        metavar="DATA",
+        show_default=False,
+    ),
+]
+ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Model file to write.", show_default=False)]
+ScoreOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="Scores to write: .csv, .parquet, ...; - for standard output.", show_default=False
+    ),
+]
+NaValues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--na", help="Text of missing values, besides NA, NaN, null and the like. Repeatable.", metavar="TEXT"
+    ),
+]
+Split = Annotated[
+    Literal["train", "test"] | None,
+    typer.Option(help="Part of the data to read, if it has both; train by default.", show_default=False),
+]
+Resize = Annotated[
+    str | None, typer.Option(help="Resize the images to this height and width.", metavar="HxW", show_default=False)
+]
+Dequantization = Literal["uniform", "variational"]
+TimeLimit = Annotated[
+    str | None, typer.Option(help="Maximum training time, such as 90s, 10m or 1h30m.", show_default=False)
+]
+MaxSteps = Annotated[int | None, typer.Option(help="Maximum number of training steps.", min=1, show_default=False)]
+Seed = Annotated[int, typer.Option(help="Seed of the random numbers.", min=0, max=2**32 - 1)]
+Threads = Annotated[int | None, typer.Option(help="Number of CPU threads.", min=1, show_default=False)]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted training from its checkpoint.")]
+LogDir = Annotated[
+    Path | None, typer.Option(help="Folder for training logs, as CSV and for TensorBoard.", show_default=False)
+]
+
+
+def _hide_warnings(quiet: bool) -> bool:
+    """Hides warnings until `main` restores them."""
+    if quiet:
+        warnings.simplefilter("ignore")
+    return quiet
+
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.", callback=_hide_warnings)]
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+"""Seconds in each unit of a duration."""
 
 
-def seconds(text: str) -> float:
-    """A duration such as 90, 90s, 10m or 1h30m.
+# Parsing
+
+
+def parse_duration(text: str | None) -> float | None:
+    """Seconds of a duration such as 90, 90s, 10m or 1h30m.
 
     Example:
-        >>> seconds("1h30m"), seconds("2.5m"), seconds("45")
-        (5400.0, 150.0, 45.0)
+        >>> parse_duration("1h30m"), parse_duration("2.5m"), parse_duration("45"), parse_duration(None)
+        (5400.0, 150.0, 45.0, None)
     """
+    if text is None:
+        return None
     number = r"\d+(?:\.\d+)?"
     clean = text.strip().lower()
     if re.fullmatch(number, clean):
@@ -47,36 +104,236 @@ def seconds(text: str) -> float:
     return total
 
 
-def column_options(bounds: list[str], kinds: list[str]) -> dict[str, Any]:
-    """What `FlowDensity(columns=...)` takes, of `COL=LOW:HIGH` and `COL=KIND`.
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """Height and width of a size such as 32x32.
 
     Example:
-        >>> column_options(["price=0:", "share=0:1"], ["age=integer"])
-        {'price': (0.0, None), 'share': (0.0, 1.0), 'age': 'integer'}
+        >>> parse_size("28x32")
+        (28, 32)
     """
-    found: dict[str, Any] = {}
-    for text in bounds:
+    if text is None:
+        return None
+    if not (sizes := re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text.strip().lower())):
+        raise ValueError(f"--resize must be a height and width such as 32x32, got {text!r}")
+    return int(sizes[1]), int(sizes[2])
+
+
+def parse_names(option: str, texts: list[str] | None, data: Path, columns: list[str]) -> list[str]:
+    """Column names of an option that may be repeated, each a column or several separated by commas.
+
+    Example:
+        >>> parse_names("--drop", ["a,b", "c,d"], Path("data.csv"), ["a", "b", "c,d", "e"])
+        ['a', 'b', 'c,d']
+    """
+    names = [
+        name
+        for text in texts or []
+        for name in ([text] if text in columns else [part.strip() for part in text.split(",")])
+    ]
+    check_names(option, names, data, columns)
+    return list(dict.fromkeys(names))
+
+
+def check_names(option: str, names: list[str], data: Path, columns: list[str]) -> None:
+    """Raises an error if a name is not one of a table's columns."""
+    if unknown := [name for name in names if name not in columns]:
+        raise ValueError(f"{option} must name a column of {data}, {columns}, got {unknown[0]!r}")
+
+
+def parse_bounds(texts: list[str] | None) -> dict[str, tuple[float | None, float | None]]:
+    """Bounds by column, from `COL=LOW:HIGH`.
+
+    Example:
+        >>> parse_bounds(["price=0:", "share=0:1"])
+        {'price': (0.0, None), 'share': (0.0, 1.0)}
+    """
+    bounds = {}
+    for text in texts or []:
         name, _, ends = text.rpartition("=")
-        low, colon, high = ends.partition(":")
+        first, colon, last = ends.partition(":")
         if not name or not colon:
-            raise ValueError(f"--bounds must be COL=LOW:HIGH, either of which may be left out, got {text!r}")
-        found[name] = (_bound(low, text), _bound(high, text))
-        if found[name] == (None, None):
-            raise ValueError(f"--bounds must have a bound, got {text!r}")
-    for text in kinds:
-        name, _, kind = text.rpartition("=")
-        if not name or not kind:
-            raise ValueError(f"--kind must be COL=KIND, got {text!r}")
-        if name in found:
-            raise ValueError(f"column {name!r} must have either --bounds or --kind, got both")
-        found[name] = kind
-    return found
+            raise ValueError(f"--bounds must be COL=LOW:HIGH, of which LOW or HIGH may be empty, got {text!r}")
+        low, high = _parse_bound(first, text), _parse_bound(last, text)
+        if low is None and high is None:
+            raise ValueError(f"--bounds must have at least one bound, got {text!r}")
+        if low is not None and high is not None and not low < high:
+            raise ValueError(f"--bounds must have LOW below HIGH, got {text!r}")
+        bounds[name] = (low, high)
+    return bounds
 
 
-def _bound(number: str, text: str) -> float | None:
+def _parse_bound(number: str, text: str) -> float | None:
     if not number.strip():
         return None
     try:
         return float(number)
     except ValueError:
         raise ValueError(f"--bounds must be COL=LOW:HIGH with numbers, got {text!r}") from None
+
+
+def parse_kinds(texts: list[str] | None) -> dict[str, str]:
+    """Kinds by column, from `COL=KIND`.
+
+    Example:
+        >>> parse_kinds(["age=integer"])
+        {'age': 'integer'}
+    """
+    from elflow.tabular import COLUMN_KINDS
+
+    kinds = {}
+    for text in texts or []:
+        name, _, kind = text.rpartition("=")
+        if not name or kind not in COLUMN_KINDS:
+            raise ValueError(f"--kind must be COL=KIND, with a kind of {COLUMN_KINDS}, got {text!r}")
+        kinds[name] = kind
+    return kinds
+
+
+# Files
+
+
+def check_not_input(output: Path | None, *inputs: Path) -> None:
+    """Raises an error if writing a file would overwrite one that is read."""
+    for path in inputs:
+        if output is not None and output.exists() and path.exists() and output.samefile(path):
+            raise ValueError(f"--output must not be one of the input files, got {output}")
+
+
+def check_output(output: Path, *inputs: Path) -> None:
+    """Raises an error if a file cannot be written, before hours are spent on its content."""
+    if output.is_dir():
+        raise IsADirectoryError(f"--output must be a file, got the folder {output}")
+    if output.exists() and not output.is_file():
+        raise ValueError(f"--output must be a regular file, got {output}")
+    if not output.parent.is_dir():
+        raise FileNotFoundError(f"--output must be in an existing folder, got {output}")
+    check_not_input(output, *inputs)
+
+
+@contextmanager
+def rename_argument(argument: str, option: str) -> Iterator[None]:
+    """Makes errors name an option instead of the Python argument that it is passed to.
+
+    Example:
+        >>> with rename_argument("path", "DATA"):
+        ...     raise ValueError("path must be a file, got a folder")
+        Traceback (most recent call last):
+        ValueError: DATA must be a file, got a folder
+    """
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if not str(error).startswith(f"{argument} must"):
+            raise
+        raise type(error)(option + str(error).removeprefix(argument)) from error
+
+
+def load_model(path: Path) -> Any:
+    """The model in a file, of any kind."""
+    import elflow
+
+    with rename_argument("path", "MODEL"):
+        return elflow.load(path)
+
+
+def load_density(path: Path) -> FlowDensity:
+    """The model of a table in a file."""
+    import elflow
+    from elflow import FlowDensity
+
+    model = load_model(path)
+    if isinstance(model, elflow.ImageELF):
+        raise ValueError(
+            f"MODEL must be a model of a table, got the model of images {path}: use `elflow score-images` or "
+            "`elflow sample-images`"
+        )
+    if not isinstance(model, FlowDensity):
+        raise ValueError(f"MODEL must be a model written by `elflow fit`, got {path}, a flow without columns")
+    return model
+
+
+def load_image_flow(path: Path) -> ImageELF:
+    """The model of images in a file."""
+    import elflow
+
+    model = load_model(path)
+    if not isinstance(model, elflow.ImageELF):
+        kind = "a model of a table" if hasattr(model, "schema_") else "another flow"
+        raise ValueError(f"MODEL must be a model written by `elflow fit-images`, got {path}, {kind}")
+    if model.context:
+        raise ValueError(
+            f"MODEL must be a model without context, got {path} with a context of {model.context} numbers: load it in "
+            "Python with elflow.load"
+        )
+    return model
+
+
+def known_columns(est: FlowDensity) -> list[Any]:
+    """The columns that a table must have for a model, those of its context included."""
+    context = est.context_schema_
+    return [*est.schema_.columns, *(() if context is None else context.columns)]
+
+
+def split_context(est: FlowDensity, frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """The columns that a model describes, and those of its context or None."""
+    context = est.context_schema_
+    return frame[est.schema_.names], None if context is None else frame[context.names]
+
+
+def set_threads(threads: int | None) -> None:
+    """Sets the number of threads of torch."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+# Interrupted trainings
+
+
+def checkpoint_path(output: Path, resume: bool) -> Path:
+    """Path of a model's checkpoint, which must not be lost by starting again."""
+    checkpoint = output.with_name(output.name + ".checkpoint")
+    if checkpoint.exists() and not resume:
+        raise ValueError(f"{checkpoint} belongs to an interrupted training: continue it with --resume, or delete it")
+    return checkpoint
+
+
+@contextmanager
+def exit_when_interrupted(checkpoint: Path) -> Iterator[None]:
+    """After Ctrl-C, says how to continue and exits with code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = f"continue from {checkpoint} with --resume" if checkpoint.exists() else "there is no checkpoint yet"
+        note(f"interrupted; {kept}")
+        raise typer.Exit(130) from None
+
+
+def is_finished(
+    output: Path, checkpoint: Path, fingerprint: str, time_limit: float | None, resume: bool, quiet: bool
+) -> bool:
+    """Whether `--resume` has nothing to do, because the model of this very training is there already."""
+    if not resume or checkpoint.exists():
+        return False
+    finished = _is_model_of(output, fingerprint, time_limit)
+    if not quiet:
+        note(
+            f"{output} is complete: nothing to resume"
+            if finished
+            else f"no checkpoint {checkpoint} to resume from: starting a new training"
+        )
+    return finished
+
+
+def _is_model_of(path: Path, fingerprint: str, time_limit: float | None) -> bool:
+    """Whether a file holds the model of a training with the same data and settings."""
+    from elflow.serialization import read_notes, read_training
+
+    try:
+        training, notes = read_training(path), read_notes(path)
+    except (OSError, ValueError):  # no model at all
+        return False
+    if training is None or notes.get("fingerprint") != fingerprint:
+        return False
+    return training.stopped != "time_limit" or notes.get("time_limit") == time_limit

@@ -1,4 +1,4 @@
-"""Small data sets: toy distributions of known entropy, and examples bundled with scikit-learn."""
+"""Small data sets: toy distributions with known entropies, and examples from scikit-learn."""
 
 from elflow.datasets import example, toy
 

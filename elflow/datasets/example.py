@@ -1,4 +1,7 @@
-"""Example data without a download: `python -m elflow.datasets.example cells.csv`, or `digits.npz` for images."""
+"""Example data without a download, from scikit-learn.
+
+`python -m elflow.datasets.example cells.csv` writes the table, and `digits.npz` in place of `cells.csv` the images.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits
 
 __all__ = ["cells", "digits"]
 
-TEST_DIGITS = 300
+N_TEST_DIGITS = 300
+"""Number of digits in the test set."""
 
 
 def cells() -> pd.DataFrame:
-    """569 samples of breast tissue: ten measures of their cells' nuclei, and the diagnosis (scikit-learn's copy).
+    """Breast cancer data of scikit-learn: 569 rows of ten measurements of cell nuclei, and the diagnosis.
 
     Example:
         >>> cells().shape
@@ -27,12 +32,12 @@ def cells() -> pd.DataFrame:
     return frame.assign(diagnosis=bunch.target.map(dict(enumerate(bunch.target_names))))
 
 
-def digits() -> dict[str, Any]:
-    """1797 handwritten digits of 8x8 pixels from 0 to 16 (scikit-learn's copy), 300 of them for tests.
+def digits() -> dict[str, NDArray[Any]]:
+    """Handwritten digits of scikit-learn: 1497 training and 300 test images of 8x8 pixels from 0 to 16.
 
     Returns:
-        `x_train` and `x_test`, uint8 of shape `(N, 1, 8, 8)`; `y_train` and `y_test`, which digits they are, `(N,)`.
-        The parts are drawn at random, and always the same.
+        Images `x_train` and `x_test`, uint8 of shape `(N, 1, 8, 8)`, and their digits `y_train` and `y_test`, `(N,)`.
+        The split is random with a fixed seed.
 
     Example:
         >>> {name: array.shape for name, array in digits().items() if name.startswith("x")}
@@ -40,13 +45,14 @@ def digits() -> dict[str, Any]:
     """
     bunch = load_digits()
     order = np.random.RandomState(0).permutation(len(bunch.target))
-    parts = {"train": np.sort(order[TEST_DIGITS:]), "test": np.sort(order[:TEST_DIGITS])}
+    splits = {"train": np.sort(order[N_TEST_DIGITS:]), "test": np.sort(order[:N_TEST_DIGITS])}
     x, y = bunch.images[:, None].astype(np.uint8), bunch.target.astype(np.int64)
-    return {f"{name}_{part}": a[index] for part, index in parts.items() for name, a in (("x", x), ("y", y))}
+    return {f"{name}_{split}": a[index] for split, index in splits.items() for name, a in (("x", x), ("y", y))}
 
 
 if __name__ == "__main__":
     if sys.argv[1].endswith(".npz"):
-        np.savez_compressed(sys.argv[1], **digits())
+        arrays: dict[str, Any] = digits()
+        np.savez_compressed(sys.argv[1], **arrays)
     else:
         cells().to_csv(sys.argv[1], index=False)

@@ -1,7 +1,7 @@
-"""Two-dimensional toy distributions, each with its sampler, its exact log-density and its entropy.
+"""Two-dimensional toy distributions with exact log-densities and known entropies.
 
-They are torch distributions. The mean log-density of a model, on samples of one, is at most minus its entropy: the gap
-between the two is the divergence of the model from the truth, zero for a perfect one.
+They are torch distributions. The expected log-density of a model, on samples of one of them, is at most minus the
+entropy. The gap is the Kullback-Leibler divergence of the model from the distribution, and 0 for a perfect model.
 """
 
 from __future__ import annotations
@@ -29,69 +29,74 @@ __all__ = [
     "TwoSpirals",
 ]
 
-CHUNK = 1 << 22
-"""How many numbers a log-density holds at a time."""
+MAX_TERMS = 1 << 22
+"""Maximum number of terms of log-densities in memory at a time."""
 
 
 class Toy(Distribution):
-    """A distribution on the plane. A new one has `draw`, `log_density` and `extent`."""
+    """Base class of distributions on the plane.
+
+    A subclass defines `draw`, `log_density`, `extent` and `resolution`, and `terms` if its log-density needs much
+    memory. Samples, log-densities of any shape and the entropy follow.
+    """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
     support = constraints.real_vector
     extent = 5.0
-    """All but a negligible part lies within so much of zero, in either coordinate."""
-    finest = 0.05
-    """The smallest scale on which the density changes."""
+    """Half the side of a square around zero that contains all but a negligible part of the probability."""
+    resolution = 0.05
+    """Smallest length over which the density changes."""
+    terms = 1
+    """Number of terms that `log_density` computes for each point."""
 
     def __init__(self) -> None:
         super().__init__(event_shape=Size([2]), validate_args=False)
 
     def sample(self, sample_shape: Size | list[int] | tuple[int, ...] = Size()) -> Tensor:  # noqa: B008
-        """Points, `(*sample_shape, 2)`, in the default dtype, from torch's own generator."""
+        """Draw points, `(*sample_shape, 2)`, in the default dtype and with torch's global generator."""
         shape = Size(sample_shape)
         return self.draw(shape.numel()).to(torch.get_default_dtype()).reshape(*shape, 2)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The exact log-density of points `(..., 2)`, in nats and float64, without gradients."""
+        """Exact log-density of points `(..., 2)`, `(...)`, in nats and float64, without gradients."""
         if value.shape[-1:] != (2,):
             raise ValueError(f"value must have the shape (..., 2), got {tuple(value.shape)}")
         points = value.detach().double().reshape(-1, 2)
-        parts = [self.log_density(part) for part in points.split(max(1, CHUNK // self.terms))]
-        return torch.cat(parts).reshape(value.shape[:-1]) if parts else points.new_zeros(value.shape[:-1])
+        blocks = [self.log_density(block) for block in points.split(max(1, MAX_TERMS // self.terms))]
+        return torch.cat(blocks).reshape(value.shape[:-1]) if blocks else points.new_zeros(value.shape[:-1])
 
     def entropy(self) -> Tensor:
-        """The entropy in nats: minus the mean log-density that a perfect model has."""
+        """Entropy in nats: minus the expected log-density of a perfect model."""
         return torch.tensor(self._entropy, dtype=torch.float64)
 
-    terms = 1
-    """How many numbers `log_density` holds for each point."""
-
     def draw(self, n: int) -> Tensor:
-        """n points, `(n, 2)`."""
+        """Draw n points, `(n, 2)`, of float64."""
         raise TypeError(f"{type(self).__name__} must define draw")
 
     def log_density(self, points: Tensor) -> Tensor:
-        """The log-density at points `(n, 2)` of float64."""
+        """Log-density at points `(n, 2)` of float64, `(n,)`."""
         raise TypeError(f"{type(self).__name__} must define log_density")
 
     @cached_property
     def _entropy(self) -> float:
-        # The trapezoidal rule, which converges faster than any power for a smooth density.
-        count = math.ceil(2 * self.extent / (self.finest / 2))
+        # The trapezoidal rule converges faster than any power of the spacing for a smooth density.
+        count = math.ceil(2 * self.extent / (self.resolution / 2))
         axis = torch.linspace(-self.extent, self.extent, count, dtype=torch.float64)
         p = self.log_prob(torch.cartesian_prod(axis, axis)).exp()
         return float(-torch.xlogy(p, p).sum() * (axis[1] - axis[0]) ** 2)
 
 
 class Mixture(Toy):
-    """Gaussians of one width around weighted centres; many of them along a curve are the curve, blurred.
+    """Mixture of Gaussians of one width; with many centres along a curve, the curve with Gaussian noise.
 
-    Between nodes of the Gauss-Legendre rule that lie closer than the width, the sum is the integral to rounding.
+    Where the centres are nodes of a quadrature rule and closer than the width, the sum over them equals the integral
+    along the curve up to rounding.
+
+    Arguments:
+        centres: Means of the Gaussians, `(K, 2)`.
+        weights: Weights of the Gaussians, `(K,)`, which are normalised.
+        noise: Standard deviation of the Gaussians.
     """
-
-    centres: Tensor
-    weights: Tensor
-    noise: float
 
     def __init__(self, centres: Tensor, weights: Tensor, noise: float) -> None:
         super().__init__()
@@ -99,20 +104,21 @@ class Mixture(Toy):
         self.weights = weights / weights.sum()
         self.noise = noise
         self.terms = len(centres)
-        self.finest = noise
+        self.resolution = noise
         self.extent = float(centres.abs().max()) + 8 * noise
 
     def log_density(self, points: Tensor) -> Tensor:
+        # Distances without matrix products, which would cancel digits of small distances between large coordinates.
         squares = torch.cdist(points, self.centres, compute_mode="donot_use_mm_for_euclid_dist").square()
         logs = squares / (-2 * self.noise**2) + self.weights.log()
         return logs.logsumexp(-1) - math.log(2 * math.pi * self.noise**2)
 
 
 class EightGaussians(Mixture):
-    """Eight Gaussians on a circle of radius 4, everything divided by 1.414.
+    """Eight Gaussians on a circle of radius 4, with all coordinates divided by 1.414.
 
     Arguments:
-        noise: The standard deviation of each, before the division.
+        noise: Standard deviation of each Gaussian before the division.
 
     Example:
         >>> toy = EightGaussians()
@@ -124,18 +130,18 @@ class EightGaussians(Mixture):
     def __init__(self, noise: float = 0.5) -> None:
         check_positive("noise", noise)
         angle = torch.arange(8, dtype=torch.float64) * math.pi / 4
-        super().__init__(4 / 1.414 * on_circle(angle), torch.ones(8, dtype=torch.float64), noise / 1.414)
+        super().__init__(4 / 1.414 * unit_vectors(angle), torch.ones(8, dtype=torch.float64), noise / 1.414)
 
     def draw(self, n: int) -> Tensor:
         return self.centres[torch.randint(8, (n,))] + self.noise * torch.randn(n, 2, dtype=torch.float64)
 
 
 class Circles(Mixture):
-    """Blurred concentric circles, all of the same weight.
+    """Concentric circles of equal weight with Gaussian noise.
 
     Arguments:
-        radii: The radius of each.
-        noise: The standard deviation of the blur.
+        radii: Radii of the circles.
+        noise: Standard deviation of the noise.
 
     Example:
         >>> Circles().sample((3,)).shape
@@ -145,19 +151,23 @@ class Circles(Mixture):
     def __init__(self, radii: tuple[float, ...] = (1.5, 3.0), noise: float = 0.24) -> None:
         check_positive("noise", noise)
         self.radii = torch.tensor(radii, dtype=torch.float64)
-        count = math.ceil(2 * math.pi * max(radii) / (noise / 2))  # equally spaced is best on a closed curve
+        # On a closed curve, equally spaced nodes are the best quadrature rule.
+        count = math.ceil(2 * math.pi * max(radii) / (noise / 2))
         angle = torch.arange(count, dtype=torch.float64) * (2 * math.pi / count)
-        centres = (self.radii[:, None, None] * on_circle(angle)).reshape(-1, 2)
+        centres = (self.radii[:, None, None] * unit_vectors(angle)).reshape(-1, 2)
         super().__init__(centres, torch.ones(len(centres), dtype=torch.float64), noise)
 
     def draw(self, n: int) -> Tensor:
         radius = self.radii[torch.randint(len(self.radii), (n, 1))]
         angle = 2 * math.pi * torch.rand(n, dtype=torch.float64)
-        return radius * on_circle(angle) + self.noise * torch.randn(n, 2, dtype=torch.float64)
+        return radius * unit_vectors(angle) + self.noise * torch.randn(n, 2, dtype=torch.float64)
 
 
 class Rings(Circles):
-    """Four blurred rings.
+    """Four concentric circles with little noise.
+
+    Arguments:
+        noise: Standard deviation of the noise.
 
     Example:
         >>> Rings().radii.tolist()
@@ -169,35 +179,40 @@ class Rings(Circles):
 
 
 class Curve(Mixture):
-    """A blurred curve, or its halves: `path` takes uniform numbers in (0, 1) to `(..., pieces, 2)`."""
+    """Curve of one or several pieces with Gaussian noise.
+
+    Arguments:
+        length: Approximate length of the longest piece, which determines the number of quadrature nodes.
+        noise: Standard deviation of the noise.
+    """
 
     def __init__(self, length: float, noise: float) -> None:
         check_positive("noise", noise)
         count = math.ceil(length / (noise / 2))
-        node, weight = self.nodes(count)
-        places = self.path(node)
-        super().__init__(places.reshape(-1, 2), weight.repeat_interleave(places.shape[-2]), noise)
+        node, weight = self.quadrature(count)
+        centres = self.path(node)
+        super().__init__(centres.reshape(-1, 2), weight.repeat_interleave(centres.shape[-2]), noise)
 
     def path(self, u: Tensor) -> Tensor:
-        """The places on each piece of the curve, `(n, pieces, 2)`, for u `(n,)`."""
+        """Points on each piece of the curve, `(n, pieces, 2)`, for u in (0, 1), `(n,)`, which is uniform in `draw`."""
         raise TypeError(f"{type(self).__name__} must define path")
 
-    def nodes(self, count: int) -> tuple[Tensor, Tensor]:
-        """Numbers in (0, 1), and weights with which a sum over them is the integral."""
+    def quadrature(self, count: int) -> tuple[Tensor, Tensor]:
+        """Nodes in (0, 1) and weights of a quadrature rule, `(count,)` each."""
         node, weight = np.polynomial.legendre.leggauss(count)
         return torch.from_numpy((1 + node) / 2), torch.from_numpy(weight / 2)
 
     def draw(self, n: int) -> Tensor:
-        places = self.path(torch.rand(n, dtype=torch.float64))
-        piece = torch.randint(places.shape[1], (n,))
-        return places[torch.arange(n), piece] + self.noise * torch.randn(n, 2, dtype=torch.float64)
+        points = self.path(torch.rand(n, dtype=torch.float64))
+        piece = torch.randint(points.shape[1], (n,))
+        return points[torch.arange(n), piece] + self.noise * torch.randn(n, 2, dtype=torch.float64)
 
 
 class Moons(Curve):
-    """Two blurred half circles of radius 2 that reach into each other.
+    """Two interleaved half circles of radius 2 with Gaussian noise.
 
     Arguments:
-        noise: The standard deviation of the blur.
+        noise: Standard deviation of the noise.
 
     Example:
         >>> Moons().log_prob(torch.tensor([[-1.0, 1.6], [4.0, 4.0]])).exp() > 0.01
@@ -208,16 +223,16 @@ class Moons(Curve):
         super().__init__(2 * math.pi, noise)
 
     def path(self, u: Tensor) -> Tensor:
-        upper = 2 * on_circle(math.pi * u) + u.new_tensor([-1.0, -0.4])
-        lower = -2 * on_circle(math.pi * u) + u.new_tensor([1.0, 0.6])
+        upper = 2 * unit_vectors(math.pi * u) + u.new_tensor([-1.0, -0.4])
+        lower = -2 * unit_vectors(math.pi * u) + u.new_tensor([1.0, 0.6])
         return torch.stack([upper, lower], dim=1)
 
 
 class SwissRoll(Curve):
-    """A blurred spiral, denser at its centre.
+    """Spiral with Gaussian noise, denser at its centre.
 
     Arguments:
-        noise: The standard deviation of the blur.
+        noise: Standard deviation of the noise.
 
     Example:
         >>> SwissRoll().sample((3,)).shape
@@ -229,14 +244,14 @@ class SwissRoll(Curve):
 
     def path(self, u: Tensor) -> Tensor:
         t = 1.5 * math.pi * (1 + 2 * u)
-        return (t[:, None] * on_circle(t) / 5)[:, None]
+        return (t[:, None] * unit_vectors(t) / 5)[:, None]
 
 
 class TwoSpirals(Curve):
-    """Two blurred spirals around each other.
+    """Two interleaved spirals with Gaussian noise.
 
     Arguments:
-        noise: The standard deviation of the blur.
+        noise: Standard deviation of the noise.
 
     Example:
         >>> TwoSpirals().sample((3,)).shape
@@ -248,16 +263,17 @@ class TwoSpirals(Curve):
 
     def path(self, u: Tensor) -> Tensor:
         t = 3 * math.pi * u.sqrt()
-        arm = t[:, None] * on_circle(math.pi - t) / 3
+        arm = t[:, None] * unit_vectors(math.pi - t) / 3
         return torch.stack([arm, -arm], dim=1)
 
-    def nodes(self, count: int) -> tuple[Tensor, Tensor]:
-        node, weight = super().nodes(count)
-        return node.square(), 2 * node * weight  # the root of u is smooth in the root of u
+    def quadrature(self, count: int) -> tuple[Tensor, Tensor]:
+        # The path is smooth in the square root of u, not in u: substitute u = v^2.
+        node, weight = super().quadrature(count)
+        return node.square(), 2 * node * weight
 
 
 class Pinwheel(Toy):
-    """Five blurred blades, bent by a rotation that grows with the distance from the centre.
+    """Five Gaussian blades, bent by a rotation that grows with the distance from the centre.
 
     Example:
         >>> Pinwheel().sample((3,)).shape
@@ -266,44 +282,46 @@ class Pinwheel(Toy):
 
     blades, along, across, rate, size = 5, 0.3, 0.1, 0.25, 2.0
     extent = 5.5
-    finest = 0.08
+    resolution = 0.08
     terms = 5 * 64
 
     def draw(self, n: int) -> Tensor:
         blade = torch.randint(self.blades, (n,))
         f, g = 1 + self.along * torch.randn(n, dtype=torch.float64), self.across * torch.randn(n, dtype=torch.float64)
         angle = 2 * math.pi / self.blades * blade + self.rate * f.exp()
-        return self.size * rotated(torch.stack([f, g], -1), angle)
+        return self.size * rotate(torch.stack([f, g], -1), angle)
 
     def log_density(self, points: Tensor) -> Tensor:
-        # A point (f, g) of a straight blade is turned by an angle that depends on f. To undo that for a guess of f
-        # gives another f; where the two agree is a point of the blade that goes here. Mostly there is one per blade.
+        # A point (f, g) of a straight blade is rotated by an angle that depends on f. Undoing the rotation for a guess
+        # of f gives another f: a root of the difference is a preimage. Brackets of all roots are found on a grid of
+        # guesses, then bisected. Most blades have one root.
         guess = 1 + self.along * torch.linspace(-6, 6, self.terms // self.blades, dtype=torch.float64)
         turn = 2 * math.pi / self.blades * torch.arange(self.blades, dtype=torch.float64)
         straight = (points / self.size)[:, None, None]
         turn, guess = turn[:, None].expand(-1, len(guess)), guess.expand(self.blades, -1)
-        excess = self._undone(straight, guess, turn)[0] - guess
-        point, blade, place = (excess[..., 1:].sign() != excess[..., :-1].sign()).nonzero(as_tuple=True)
+        excess = self._unbend(straight, guess, turn)[0] - guess
+        point, blade, cell = (excess[..., 1:].sign() != excess[..., :-1].sign()).nonzero(as_tuple=True)
         straight, turn = straight[point, 0, 0], turn[blade, 0]
-        low, high = guess[0, place], guess[0, place + 1]
-        sign = excess[point, blade, place].sign()
+        low, high = guess[0, cell], guess[0, cell + 1]
+        sign = excess[point, blade, cell].sign()
         for _ in range(60):
             middle = (low + high) / 2
-            left = (self._undone(straight, middle, turn)[0] - middle).sign() == sign
-            low, high = torch.where(left, middle, low), torch.where(left, high, middle)
-        f, g = self._undone(straight, low, turn)
+            is_right = (self._unbend(straight, middle, turn)[0] - middle).sign() == sign
+            low, high = torch.where(is_right, middle, low), torch.where(is_right, high, middle)
+        f, g = self._unbend(straight, low, turn)
         log_p = -((f - 1) / self.along).square() / 2 - (g / self.across).square() / 2
         jacobian = (1 - self.rate * f.exp() * g).abs() * self.size**2
         p = log_p.exp() / (2 * math.pi * self.along * self.across * self.blades * jacobian)
         return points.new_zeros(len(points)).index_add(0, point, p).log()
 
-    def _undone(self, points: Tensor, f: Tensor, turn: Tensor) -> tuple[Tensor, Tensor]:
-        straight = rotated(points, -turn - self.rate * f.exp())
+    def _unbend(self, points: Tensor, f: Tensor, turn: Tensor) -> tuple[Tensor, Tensor]:
+        """Coordinates (f, g) on the straight blade of points that were rotated by `turn` and the angle of f."""
+        straight = rotate(points, -turn - self.rate * f.exp())
         return straight[..., 0], straight[..., 1]
 
 
 class Checkerboard(Toy):
-    """Uniform on eight of sixteen squares of side 2.
+    """Uniform distribution on eight of sixteen squares of side 2.
 
     Example:
         >>> toy = Checkerboard()
@@ -321,17 +339,18 @@ class Checkerboard(Toy):
         return 2 * torch.stack([u, v], dim=-1)
 
     def sample(self, sample_shape: Size | list[int] | tuple[int, ...] = Size()) -> Tensor:  # noqa: B008
-        """Points, `(*sample_shape, 2)`, of which rounding takes none over the edge of its square."""
+        """Draw points, `(*sample_shape, 2)`, in the default dtype and with torch's global generator."""
         exact = self.draw(Size(sample_shape).numel())
         x = exact.to(torch.get_default_dtype())
-        over = (x.double() / 2).floor() > (exact / 2).floor()
-        x = torch.where(over, x.nextafter(x.new_tensor(-math.inf)), x)
+        # Rounding up may move a point to the next square, where the density is 0.
+        is_outside = (x.double() / 2).floor() > (exact / 2).floor()
+        x = torch.where(is_outside, x.nextafter(x.new_tensor(-math.inf)), x)
         return x.reshape(*sample_shape, 2)
 
     def log_density(self, points: Tensor) -> Tensor:
-        inside = ((points >= -4) & (points < 4)).all(-1)
-        dark = (points / 2).floor().sum(-1) % 2 == 0
-        return ((inside & dark).double() / 32).log()
+        is_inside = ((points >= -4) & (points < 4)).all(-1)
+        is_dark = (points / 2).floor().sum(-1) % 2 == 0
+        return ((is_inside & is_dark).double() / 32).log()
 
     @property
     def _entropy(self) -> float:
@@ -348,16 +367,16 @@ DISTRIBUTIONS: dict[str, type[Toy]] = {
     "two-spirals": TwoSpirals,
     "pinwheel": Pinwheel,
 }
-"""Each by its name."""
+"""Classes of distributions by name."""
 
 
-def on_circle(angle: Tensor) -> Tensor:
-    """Points of the unit circle, `(..., 2)`."""
+def unit_vectors(angle: Tensor) -> Tensor:
+    """Unit vectors at angles `(...)`, `(..., 2)`."""
     return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
 
-def rotated(points: Tensor, angle: Tensor) -> Tensor:
-    """Points `(..., 2)`, each turned by its angle `(...)`."""
+def rotate(points: Tensor, angle: Tensor) -> Tensor:
+    """Rotate points `(..., 2)` by angles `(...)`."""
     x, y = points[..., 0], points[..., 1]
     cos, sin = angle.cos(), angle.sin()
     return torch.stack([cos * x - sin * y, sin * x + cos * y], dim=-1)

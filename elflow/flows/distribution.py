@@ -10,7 +10,7 @@ from torch import Size, Tensor
 from zuko.distributions import NormalizingFlow
 
 from elflow._checks import check_rows
-from elflow.transforms import invert, warn
+from elflow.transforms import invert, warn_not_converged
 
 __all__ = ["FlowDistribution"]
 
@@ -60,7 +60,7 @@ class FlowDistribution(NormalizingFlow):
             raise TypeError(f"sample_shape must be a tuple, got {sample_shape}: write ({sample_shape},)")
         x, info = invert(self.transform, self.base.rsample(Size(sample_shape)), method=method)
         if not info.converged:
-            warn(info)
+            warn_not_converged(info)
         return x
 
     def rsample_and_log_prob(self, sample_shape: Size | Sequence[int] = ()) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from elflow.flows.levels import Levels
 from elflow.flows.multiscale import ConvolutionalELFTransform, MultiscaleELF
 from elflow.flows.noise import DEQUANTIZATIONS, ImageNoise
 from elflow.nn import InitializesParts
-from elflow.transforms import invert, warn
+from elflow.transforms import invert, warn_not_converged
 
 __all__ = ["ImageELF"]
 
@@ -294,7 +294,7 @@ class ImageELF(InitializesParts):
         if return_info:
             return images, info
         if not info.converged:
-            warn(info)
+            warn_not_converged(info)
         return images
 
     def reconstruct(self, x: Images, c: ImageContext = None) -> Tensor:

@@ -15,7 +15,7 @@ from zuko.lazy import LazyComposedTransform, LazyTransform, UnconditionalDistrib
 from elflow._checks import check_rows
 from elflow.flows.distribution import FlowDistribution
 from elflow.nn import InitializesParts
-from elflow.transforms import StackTransform, invert, warn
+from elflow.transforms import StackTransform, invert, warn_not_converged
 
 __all__ = ["LayeredFlow"]
 
@@ -113,7 +113,7 @@ class LayeredFlow(InitializesParts, Flow):
         if return_info:
             return x, info
         if not info.converged:
-            warn(info)
+            warn_not_converged(info)
         return x
 
     @property

@@ -110,8 +110,10 @@ class TriangularTransform(Transform):
 
     def _call(self, x: Tensor) -> Tensor:
         y = x.clone()
-        centred = (x[..., self.columns] - self.loc).unsqueeze(-1)
-        y[..., self.columns] = torch.linalg.solve_triangular(self.cholesky, centred, upper=False).squeeze(-1)
+        centred = (x[..., self.columns] - self.loc).unsqueeze(-1).double()
+        # In double precision: single would round differently for batches of different sizes.
+        whitened = torch.linalg.solve_triangular(self.cholesky.double(), centred, upper=False)
+        y[..., self.columns] = whitened.squeeze(-1).to(y.dtype)
         return y
 
     def _inverse(self, y: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""From text and Arrow's types to the dtypes of pandas: found out, or those that a model knows."""
+"""Conversion of text and Arrow types to pandas dtypes, inferred or as a model requires."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ MISSING = (
     *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
     *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
 )
-"""What stands for a missing value in text, as in pandas."""
+"""Texts that stand for a missing value, as in pandas."""
 NULLABLE = {
     pa.bool_(): pd.BooleanDtype(),
     pa.int8(): pd.Int8Dtype(),
@@ -26,15 +26,30 @@ NULLABLE = {
     pa.uint32(): pd.UInt32Dtype(),
     pa.uint64(): pd.UInt64Dtype(),
 }
+N_TRIED = 100
+"""Number of values that a conversion is tried on first: one that fails on a long column is slow."""
 Values: TypeAlias = pa.ChunkedArray
 
 
-def is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+class ColumnType(Protocol):
+    """Name and type of a column, as a model requires them. A column of categories may also have `levels`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
 
 
-def trimmed(values: Values, missing: Sequence[str]) -> Values:
-    """Text without blanks around it, and null where it stands for a missing value."""
+def is_text(dtype: pa.DataType) -> bool:
+    return pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
+
+
+def trim_text(values: Values, missing: Sequence[str]) -> Values:
+    """Remove white space around text, and replace the texts in `missing` by null."""
     values = pc.utf8_trim_whitespace(values)
     if not missing:
         return values
@@ -42,171 +57,170 @@ def trimmed(values: Values, missing: Sequence[str]) -> Values:
     return pc.if_else(absent, pa.scalar(None, values.type), values)
 
 
-def inferred(text: Values, decimal: str = ".") -> Values:
-    """Text as integers, other numbers, booleans or times, whichever fits first; as it is if none does."""
+def infer_type(text: Values, decimal: str = ".") -> Values:
+    """Convert text to integers, floats, booleans or times, whichever is the first to fit; otherwise return it."""
     present = text.drop_null()
     if not len(present):
         return pa.chunked_array([pa.nulls(len(text), pa.float64())])
-    for read in (_integers, lambda t: _floats(t, decimal), _booleans, times):
+    for parse in (_parse_integers, lambda t: _parse_floats(t, decimal), _parse_booleans, parse_times):
         try:
-            read(present.slice(0, 100))  # a cast that fails takes long
-            result = read(text)
+            parse(present.slice(0, N_TRIED))
+            result = parse(text)
         except pa.ArrowInvalid:
             continue
-        codes = pa.types.is_integer(result.type) and pc.any(pc.match_substring_regex(present, "^0[0-9]+$")).as_py()
-        return text if codes else result  # 007 is a code
+        has_codes = pa.types.is_integer(result.type) and pc.any(pc.match_substring_regex(present, "^0[0-9]+$")).as_py()
+        return text if has_codes else result  # 007 is a code, not a number
     return text
 
 
-def times(text: Values) -> Values:
-    """ISO dates and times, in microseconds if that is enough."""
-    first = text.drop_null().slice(0, 100)
-    for kind in (pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")):
+def parse_times(text: Values) -> Values:
+    """Parse ISO dates and times, in microseconds if that is exact, else in nanoseconds."""
+    first = text.drop_null().slice(0, N_TRIED)
+    for dtype in (pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")):
         try:
-            pc.cast(first, kind)
-            return pc.cast(text, kind)
+            pc.cast(first, dtype)
+            return pc.cast(text, dtype)
         except pa.ArrowInvalid:
             continue
     raise pa.ArrowInvalid("neither dates nor times")
 
 
-def simplified(name: str, values: Values) -> Values:
-    """Arrow's many types as those that a table of ours may have."""
-    kind = values.type
+def simplify_type(name: str, values: Values) -> Values:
+    """Reduce Arrow's types to numbers, text, dictionaries of text, booleans and timestamps."""
+    dtype = values.type
     types = pa.types
-    if types.is_dictionary(kind):
-        return values if is_text(kind.value_type) else _decoded(values)
-    if types.is_decimal(kind) or types.is_null(kind):
+    if types.is_dictionary(dtype):
+        return values if is_text(dtype.value_type) else _decode_dictionary(values)
+    if types.is_decimal(dtype) or types.is_null(dtype):
         return pc.cast(values, pa.float64())
-    if types.is_float16(kind):
+    if types.is_float16(dtype):
         return pc.cast(values, pa.float32())
-    if types.is_date(kind):
+    if types.is_date(dtype):
         return pc.cast(pc.cast(values, pa.timestamp("ms")), pa.timestamp("us"))
-    if types.is_time(kind):
+    if types.is_time(dtype):
         return pc.cast(values, pa.string())
-    if types.is_string_view(kind):
+    if types.is_string_view(dtype):
         return pc.cast(values, pa.large_string())
-    plain = (types.is_integer, types.is_floating, types.is_boolean, types.is_timestamp)
-    if not any(is_kind(kind) for is_kind in (*plain, types.is_string, types.is_large_string)):
-        raise ValueError(f"column {name!r} must hold numbers, text, booleans or times, got {kind}")
+    supported = (types.is_integer, types.is_floating, types.is_boolean, types.is_timestamp, is_text)
+    if not any(is_type(dtype) for is_type in supported):
+        raise ValueError(f"column {name!r} must hold numbers, text, booleans or times, got {dtype}")
     return values
 
 
-def converted(values: Values, column: Any, row: int, missing: Sequence[str], decimal: str = ".") -> pd.Series:
-    """The values with the dtype of a model's column.
+def convert_column(
+    values: Values, column: ColumnType, row: int, missing: Sequence[str], decimal: str = "."
+) -> pd.Series:
+    """Convert values to the dtype of a model's column.
 
     Arguments:
-        values: Text, or what a Parquet file had.
-        column: Has a `name`, a `dtype` and a `kind`.
-        row: How many rows came before, for the error.
-        missing: What stands for a missing value in text.
-        decimal: What comes before the decimals of a number in text.
+        values: Text, or values of a Parquet file.
+        column: Name and type of the column.
+        row: Number of rows before these, for the error message.
+        missing: Texts that stand for a missing value.
+        decimal: The decimal sign of numbers in text.
     """
-    name, dtype = str(column.name), _dtype(column)
-    values = simplified(name, values)
+    name, dtype = str(column.name), _choose_dtype(column)
+    values = simplify_type(name, values)
     if pa.types.is_dictionary(values.type):
-        values = _decoded(values)
+        values = _decode_dictionary(values)
     if is_text(values.type):
-        values = trimmed(values, missing)
+        values = trim_text(values, missing)
     types = pd.api.types
     if types.is_bool_dtype(dtype):
-        result = _read(name, values, row, "true or false", _booleans)
+        result = _parse(name, values, row, "true or false", _parse_booleans)
     elif types.is_integer_dtype(dtype):
-        result = _read(name, values, row, "whole numbers", lambda v: _whole(v, decimal))
+        result = _parse(name, values, row, "whole numbers", lambda v: _parse_whole_numbers(v, decimal))
     elif types.is_float_dtype(dtype):
-        result = _read(name, values, row, "numbers", lambda v: _floats(v, decimal))
+        result = _parse(name, values, row, "numbers", lambda v: _parse_floats(v, decimal))
     elif types.is_datetime64_any_dtype(dtype):
-        result = _read(name, values, row, "dates or times, as 2024-05-31 or 2024-05-31 14:30", _times_of(dtype))
+        expected = "dates or times like 2024-05-31 or 2024-05-31 14:30"
+        result = _parse(name, values, row, expected, lambda v: _parse_times_as(v, dtype))
     else:
         return pd.Series(pc.cast(values, pa.large_string()).to_pandas(), name=name)
-    series = in_pandas(result)
+    series = to_pandas(result)
     if not result.null_count or not (types.is_bool_dtype(dtype) or types.is_integer_dtype(dtype)):
-        series = _narrowed(name, series, dtype)
+        series = _narrow(name, series, dtype)
     return series.rename(name)
 
 
-def in_pandas(values: Values) -> pd.Series:
-    """As a series. Integers and booleans stay what they are when some are missing."""
+def to_pandas(values: Values) -> pd.Series:
+    """Convert to a series. Integers and booleans keep their type when some are missing."""
     nullable = NULLABLE if values.null_count else {}
     return values.to_pandas(types_mapper=nullable.get)
 
 
-def _dtype(column: Any) -> Any:
-    """The dtype to read a column in: that of the categories where there are any."""
+def _choose_dtype(column: ColumnType) -> Any:
+    """The dtype to parse a column with: that of its categories, if it has any."""
     levels = getattr(column, "levels", None)
     if column.dtype in ("category", "object") and levels is not None and len(levels):
-        kind = pd.api.types.infer_dtype(list(levels))
+        inferred = pd.api.types.infer_dtype(list(levels))
         return pd.api.types.pandas_dtype(
-            {"integer": "int64", "floating": "float64", "boolean": "bool"}.get(kind, "str")
+            {"integer": "int64", "floating": "float64", "boolean": "bool"}.get(inferred, "str")
         )
     if column.dtype == "object":
-        known = {"continuous": "float64", "integer": "int64", "boolean": "bool", "datetime": "datetime64[us]"}
-        return pd.api.types.pandas_dtype(known.get(column.kind, "str"))
+        by_kind = {"continuous": "float64", "integer": "int64", "boolean": "bool", "datetime": "datetime64[us]"}
+        return pd.api.types.pandas_dtype(by_kind.get(column.kind, "str"))
     return pd.api.types.pandas_dtype(column.dtype)
 
 
-def _read(name: str, values: Values, row: int, what: str, read: Callable[[Values], Values]) -> Values:
-    """What `read` makes of the values, or an error that shows the first that it cannot read."""
+def _parse(name: str, values: Values, row: int, expected: str, parse: Callable[[Values], Values]) -> Values:
+    """Apply `parse`; if that fails, raise an error with the first value that it rejects."""
     try:
-        return read(values)
+        return parse(values)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         pass
-    low, high = 0, len(values)  # the first `low` can be read, the first `high` cannot
+    low, high = 0, len(values)  # bisection: the first `low` values can be parsed, the first `high` cannot
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            read(values.slice(0, middle))
+            parse(values.slice(0, middle))
             low = middle
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             high = middle
     got = values[low].as_py()
-    raise ValueError(f"column {name!r} must hold {what}, as in the model, got {got!r} in row {row + low + 1}")
+    raise ValueError(f"column {name!r} must hold {expected}, as in the model, got {got!r} in row {row + low + 1}")
 
 
-def _integers(text: Values) -> Values:
+def _parse_integers(text: Values) -> Values:
     return pc.cast(text, pa.int64())
 
 
-def _booleans(values: Values) -> Values:
+def _parse_booleans(values: Values) -> Values:
     return pc.cast(values, pa.bool_())
 
 
-def _floats(values: Values, decimal: str) -> Values:
+def _parse_floats(values: Values, decimal: str) -> Values:
     if decimal == "," and is_text(values.type):
         values = pc.replace_substring(values, ",", ".")
     return pc.cast(values, pa.float64())
 
 
-def _whole(values: Values, decimal: str) -> Values:
+def _parse_whole_numbers(values: Values, decimal: str) -> Values:
     if pa.types.is_integer(values.type):
         return values
     try:
         if not pa.types.is_floating(values.type):
-            return _integers(values)
+            return _parse_integers(values)
     except pa.ArrowInvalid:
         pass
-    return _integers(_floats(values, decimal))  # 3.0 is whole, 3.5 is not: an error
+    return _parse_integers(_parse_floats(values, decimal))  # accepts 3.0; raises an error for 3.5
 
 
-def _times_of(dtype: Any) -> Callable[[Values], Values]:
-    zoned = isinstance(dtype, pd.DatetimeTZDtype)
-    kind = pa.timestamp(dtype.unit, str(dtype.tz)) if zoned else pa.timestamp(np.datetime_data(dtype)[0])
-
-    def read(values: Values) -> Values:
-        found = values if pa.types.is_timestamp(values.type) else times(values)
-        if found.null_count < len(found) and (found.type.tz is None) != (kind.tz is None):
-            raise pa.ArrowInvalid("with a zone, or without one, unlike the model's")
-        return pc.cast(found, kind, safe=False)
-
-    return read
+def _parse_times_as(values: Values, dtype: Any) -> Values:
+    is_zoned = isinstance(dtype, pd.DatetimeTZDtype)
+    target = pa.timestamp(dtype.unit, str(dtype.tz)) if is_zoned else pa.timestamp(np.datetime_data(dtype)[0])
+    parsed = values if pa.types.is_timestamp(values.type) else parse_times(values)
+    if parsed.null_count < len(parsed) and (parsed.type.tz is None) != (target.tz is None):
+        raise pa.ArrowInvalid("either the values or the model's column has a time zone, and the other has none")
+    return pc.cast(parsed, target, safe=False)
 
 
-def _narrowed(name: str, series: pd.Series, dtype: Any) -> pd.Series:
+def _narrow(name: str, series: pd.Series, dtype: Any) -> pd.Series:
     result = series.astype(dtype)
     if pd.api.types.is_integer_dtype(dtype) and len(result) and not (result == series).all():
         raise ValueError(f"column {name!r} must hold {dtype}, as in the model, got {series.min()} to {series.max()}")
     return result
 
 
-def _decoded(values: Values) -> Values:
+def _decode_dictionary(values: Values) -> Values:
     return pc.cast(values, values.type.value_type)

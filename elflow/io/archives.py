@@ -1,4 +1,4 @@
-"""Images in the files that data sets are published in: MNIST's idx, NumPy's arrays, and CIFAR-10's batches."""
+"""Image data sets in their published formats: idx (MNIST), NumPy arrays and CIFAR-10 batches."""
 
 from __future__ import annotations
 
@@ -16,83 +16,109 @@ from typing import Any
 
 import numpy as np
 
-from elflow.io._sources import listed
+from elflow._checks import join_names
+
+__all__ = ["Inert", "InertUnpickler", "is_idx", "read_batches", "read_idx", "read_numpy", "reading"]
 
 Arrays = tuple[np.ndarray, np.ndarray | None]
-"""Images (N, C, H, W) of uint8, and integer labels (N,) where there are any."""
+"""Images `(N, C, H, W)` of uint8, and integer labels `(N,)` or None."""
 
-IDX = {"train": ("train",), "test": ("t10k", "test")}
-"""How the names of idx files begin."""
+IDX_PREFIXES = {"train": ("train",), "test": ("t10k", "test")}
+"""Prefixes of the names of idx files, by split."""
 IDX_NAME = re.compile(r"(?:.*[-.])?(train|t10k|test)-images[-.]idx3-ubyte(\.gz)?")
 X_NAMES, Y_NAMES = ("x", "X", "images", "data"), ("y", "Y", "labels", "targets")
-CHANNELS = (1, 3, 4)
+N_CHANNELS = (1, 3, 4)
 BATCHES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
-"""CIFAR-10's files; those of the binary version end in `.bin`."""
-SIDE, CLASSES = 32, 10
+"""Names of CIFAR-10's files, by split. In the binary version they end in `.bin`."""
+SIDE, N_CLASSES = 32, 10
+"""Width and height of CIFAR-10's images, and its number of classes."""
 
 
 @contextmanager
-def readable(name: object) -> Iterator[None]:
-    """Turns what a damaged file raises, which depends on where it is damaged, into an error that names the file."""
+def reading(name: object) -> Iterator[None]:
+    """Context manager that turns any error of a parser into a `ValueError` that names the file.
+
+    Which exception a parser raises for a damaged file depends on where the file is damaged. `MemoryError` and
+    `PermissionError` are passed on.
+
+    Arguments:
+        name: The file, for the error message.
+
+    Example:
+        >>> with reading("data.npz"):
+        ...     raise EOFError("no data left")
+        Traceback (most recent call last):
+        ...
+        ValueError: data.npz cannot be read, it is damaged or has an unsupported format: no data left
+    """
     try:
         yield
     except (MemoryError, PermissionError):
         raise
     except Exception as error:
         reason = str(error) or type(error).__name__
-        raise ValueError(f"{name} cannot be read, it is damaged or of another kind: {reason}") from error
+        raise ValueError(f"{name} cannot be read, it is damaged or has an unsupported format: {reason}") from error
 
 
-def check_undivided(path: Path, split: str | None) -> None:
+def check_no_split(path: Path, split: str | None) -> None:
+    """Refuse a choice of split for a file that has no splits."""
     if split is not None:
-        raise ValueError(f"split must be None for {path}, which has no parts for training and test, got {split!r}")
+        raise ValueError(f"split must be None for {path}, which is not divided into training and test, got {split!r}")
 
 
-# MNIST's idx
+# idx files (MNIST)
 
 
 def is_idx(path: Path) -> bool:
-    """Whether a file's name, or that of one in a folder, says that it is idx."""
+    """Whether a path is an idx file, or a folder with one, by its name.
+
+    Example:
+        >>> is_idx(Path("train-images-idx3-ubyte.gz")), is_idx(Path("data.npz"))
+        (True, False)
+    """
     if path.is_dir():
         return any(IDX_NAME.fullmatch(file.name) for file in path.iterdir())
     return re.search(r"idx\d|ubyte", path.name) is not None
 
 
 def read_idx(path: Path, split: str | None) -> Arrays:
-    """One file of images, or that of a folder, with the labels beside it."""
+    """Read an idx file of images, or that of a folder, and the labels in the file beside it."""
     if path.is_dir():
-        path = _idx_file(path, split or "train")
+        path = _find_idx_file(path, split or "train")
     else:
         name = IDX_NAME.fullmatch(path.name)
-        own = next((part for part, begins in IDX.items() if name and name[1] in begins), None)
+        own = next((part for part, prefixes in IDX_PREFIXES.items() if name and name[1] in prefixes), None)
         if own is None:
-            check_undivided(path, split)
+            check_no_split(path, split)
         elif split not in (None, own):
-            raise ValueError(f"split must be {own!r} for {path}, which holds nothing else, got {split!r}")
-    x = _idx_array(path, 3)[:, None]
+            raise ValueError(f"split must be {own!r} for {path}, which holds only that split, got {split!r}")
+    x = _read_idx_array(path, 3)[:, None]
     plain = path.name.removesuffix(".gz").replace("images", "labels").replace("idx3", "idx1")
     beside = [path.with_name(plain), path.with_name(plain + ".gz")] if "images" in path.name else []
-    return x, next((_idx_array(file, 1) for file in beside if file.is_file()), None)
+    return x, next((_read_idx_array(file, 1) for file in beside if file.is_file()), None)
 
 
-def _idx_file(folder: Path, split: str) -> Path:
-    """The images of a part, unpacked rather than packed."""
+def _find_idx_file(folder: Path, split: str) -> Path:
+    """The image file of a split; of a file and its `.gz`, the file."""
     files = {}
-    for file in sorted(folder.iterdir(), reverse=True):  # what ends in .gz comes first, and is replaced
-        name = IDX_NAME.fullmatch(file.name)
-        if name and name[1] in IDX[split] and file.is_file():
+    for file in sorted(folder.iterdir(), reverse=True):  # so that a file replaces its .gz
+        match = IDX_NAME.fullmatch(file.name)
+        if match and match[1] in IDX_PREFIXES[split] and file.is_file():
             files[file.name.removesuffix(".gz")] = file
     if not files:
-        raise ValueError(f"{folder} must hold {IDX[split][0]}-images-idx3-ubyte or that .gz, for split {split!r}")
+        wanted = f"{IDX_PREFIXES[split][0]}-images-idx3-ubyte"
+        raise ValueError(f"{folder} must hold {wanted} or {wanted}.gz for split {split!r}")
     if len(files) > 1:
-        raise ValueError(f"{folder} holds several files for split {split!r}, {listed(sorted(files))}: pass one of them")
+        raise ValueError(
+            f"{folder} holds several files for split {split!r}, {join_names(sorted(files))}: pass one of them"
+        )
     return next(iter(files.values()))
 
 
-def _idx_array(path: Path, axes: int) -> np.ndarray:
+def _read_idx_array(path: Path, axes: int) -> np.ndarray:
     data = path.read_bytes()
-    if data.startswith(b"\x1f\x8b"):  # rather than by name: browsers unpack files and leave them theirs
-        with readable(path):
+    if data.startswith(b"\x1f\x8b"):  # not by the name: some browsers unpack a .gz and keep its name
+        with reading(path):
             data = gzip.decompress(data)
     magic, start = bytes([0, 0, 8, axes]), 4 + 4 * axes
     if data[:4] != magic:
@@ -101,23 +127,23 @@ def _idx_array(path: Path, axes: int) -> np.ndarray:
     shape = struct.unpack_from(f">{axes}I", data, 4) if len(data) >= start else ()
     expected = start + math.prod(shape)
     if len(data) != expected:
-        raise ValueError(f"{path} is damaged: it must have {expected} bytes when unpacked, got {len(data)}")
+        raise ValueError(f"{path} is damaged: its uncompressed size must be {expected} bytes, got {len(data)}")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
-# NumPy's
+# NumPy arrays
 
 
 def read_numpy(path: Path, split: str | None) -> Arrays:
-    """An array of an .npy file, or those of an .npz file that the names say are images and labels."""
-    with path.open("rb") as stream:  # NumPy would leave it open if it is damaged
-        with readable(path):
+    """Read the array of an .npy file, or images and labels of an .npz file by their names."""
+    with path.open("rb") as stream:  # NumPy does not close a damaged file
+        with reading(path):
             file = np.load(stream, allow_pickle=False)
         if isinstance(file, np.ndarray):
-            check_undivided(path, split)
+            check_no_split(path, split)
             return _as_images(str(path), file), None
-        x_name, y_name = _array_names(path, file.files, split)
-        with readable(path):
+        x_name, y_name = _find_array_names(path, file.files, split)
+        with reading(path):
             x = np.asarray(file[x_name])
             y = None if y_name is None else np.asarray(file[y_name])
     images = _as_images(f"{x_name} of {path}", x)
@@ -127,39 +153,39 @@ def read_numpy(path: Path, split: str | None) -> Arrays:
     return images, labels
 
 
-def _array_names(path: Path, names: Sequence[str], split: str | None) -> tuple[str, str | None]:
-    """The arrays that hold the images and the labels."""
+def _find_array_names(path: Path, names: Sequence[str], split: str | None) -> tuple[str, str | None]:
+    """Names of the arrays of images and labels."""
     for part in [None, "train"] if split is None else [split]:
-        x = next((name for name in [*_spelled(X_NAMES, part), part] if name in names), None)
+        x = next((name for name in [*_spell_names(X_NAMES, part), part] if name in names), None)
         if x is not None:
-            return x, next((name for name in _spelled(Y_NAMES, part) if name in names), None)
+            return x, next((name for name in _spell_names(Y_NAMES, part) if name in names), None)
     if any(name in names for name in X_NAMES):
-        check_undivided(path, split)
-    only_test = any(name in names for name in [*_spelled(X_NAMES, "test"), "test"])
+        check_no_split(path, split)
+    only_test = any(name in names for name in [*_spell_names(X_NAMES, "test"), "test"])
     if split is None and len(names) == 1 and not only_test:
         return names[0], None
     wanted = X_NAMES if split is None else [f"{name}_{split}" for name in X_NAMES]
     hint = ": pass split='test'" if split is None and only_test else ""
-    raise ValueError(f"{path} must have images named one of {listed(wanted)}, got {listed(names)}{hint}")
+    raise ValueError(f"{path} must have an array of images named {join_names(wanted)}, got {join_names(names)}{hint}")
 
 
-def _spelled(names: Iterable[str], part: str | None) -> list[str]:
-    """Names as they are for a part."""
-    return [spelled for name in names for spelled in ([f"{name}_{part}", f"{part}_{name}"] if part else [name])]
+def _spell_names(names: Iterable[str], part: str | None) -> list[str]:
+    """All spellings of names for a split: x becomes x_train and train_x."""
+    return [spelling for name in names for spelling in ([f"{name}_{part}", f"{part}_{name}"] if part else [name])]
 
 
 def _as_images(name: str, a: np.ndarray) -> np.ndarray:
     a = _as_bytes(name, a)
-    if a.ndim == 2 and a.shape[0] != a.shape[1]:  # one picture would otherwise be many small ones
-        for channels in (1, 3):  # a number of pixels is one side squared, or three times that, and never both
+    if a.ndim == 2 and a.shape[0] != a.shape[1]:  # a square array is rather one image than many
+        for channels in (1, 3):  # no number is both a square and three times a square
             side = math.isqrt(a.shape[1] // channels)
             if channels * side**2 == a.shape[1]:
                 return a.reshape(len(a), channels, side, side)
     elif a.ndim == 3:
         return a[:, None]
     elif a.ndim == 4:
-        first, last = a.shape[1] in CHANNELS, a.shape[3] in CHANNELS
-        if first and last:  # tiny images: what makes them square is right
+        first, last = a.shape[1] in N_CHANNELS, a.shape[3] in N_CHANNELS
+        if first and last:  # tiny images: the reading that makes them square is right
             square = a.shape[2] == a.shape[3], a.shape[1] == a.shape[2]
             first, last = (square[0] and not square[1]), square[1]
         if first:
@@ -167,8 +193,8 @@ def _as_images(name: str, a: np.ndarray) -> np.ndarray:
         if last:
             return np.moveaxis(a, 3, 1)
     raise ValueError(
-        f"{name} must have the shape (N, H, W), (N, H, W, C) or (N, C, H, W) with C one of {CHANNELS}, or (N, pixels) "
-        f"of square images, and not be in doubt, got {a.shape}"
+        f"{name} must have the shape (N, H, W), (N, H, W, C) or (N, C, H, W) with C in {N_CHANNELS}, or (N, pixels) "
+        f"of square images, and be unambiguous, got {a.shape}"
     )
 
 
@@ -176,8 +202,8 @@ def _as_bytes(name: str, a: np.ndarray) -> np.ndarray:
     if a.dtype == np.uint8:
         return a
     if a.dtype.kind == "f":
-        unit = a.size and a.min() >= 0 and a.max() <= 1
-        how = "(255 * x).round().astype('uint8')" if unit else "x.astype('uint8'), if they are whole and from 0 to 255"
+        is_unit = a.size and a.min() >= 0 and a.max() <= 1
+        how = "(255 * x).round().astype('uint8')" if is_unit else "x.astype('uint8') if all are whole, from 0 to 255"
         raise ValueError(f"{name} must hold integers from 0 to 255, got {a.dtype}: save it as {how}")
     if a.dtype.kind not in "bui":
         raise ValueError(f"{name} must hold integers from 0 to 255, got {a.dtype}")
@@ -188,89 +214,96 @@ def _as_bytes(name: str, a: np.ndarray) -> np.ndarray:
 
 def _as_labels(name: str, a: np.ndarray) -> np.ndarray:
     if a.dtype.kind not in "bui":
-        raise ValueError(f"{name} must hold integers, one label for each image, got {a.dtype}")
+        raise ValueError(f"{name} must hold integers, one label per image, got {a.dtype}")
     if a.ndim == 2 and a.shape[1] == 1:
         a = a[:, 0]
     if a.ndim != 1:
-        hint = ": of one-hot labels, save y.argmax(1)" if a.ndim == 2 else ""
-        raise ValueError(f"{name} must have the shape (N,), one label for each image, got {a.shape}{hint}")
+        hint = ": for one-hot labels, save y.argmax(1)" if a.ndim == 2 else ""
+        raise ValueError(f"{name} must have the shape (N,), one label per image, got {a.shape}{hint}")
     return a
 
 
-# CIFAR-10's batches
+# CIFAR-10 batches
 
 
 def has_batches(folder: Path) -> bool:
-    return any((folder / name).is_file() for names in BATCHES.values() for name in _both(names))
+    """Whether a folder has any of CIFAR-10's files."""
+    return any((folder / name).is_file() for names in BATCHES.values() for name in _add_binary_names(names))
 
 
 def read_batches(path: Path, split: str | None) -> Arrays:
-    """CIFAR-10, of the python or the binary version, in a tar file or a folder."""
+    """Read CIFAR-10, in the Python or the binary version, from a tar file or a folder."""
     wanted = BATCHES[split or "train"]
-    found = _folder_files(path, _both(wanted)) if path.is_dir() else _tar_files(path, _both(wanted))
-    binary = any(name.endswith(".bin") for name in found) and not all(name in found for name in wanted)
-    names = [f"{name}.bin" for name in wanted] if binary else list(wanted)
-    absent = [name for name in names if name not in found]
+    read_files = _read_folder_files if path.is_dir() else _read_tar_files
+    files = read_files(path, _add_binary_names(wanted))
+    is_binary = any(name.endswith(".bin") for name in files) and not all(name in files for name in wanted)
+    names = [f"{name}.bin" for name in wanted] if is_binary else list(wanted)
+    absent = [name for name in names if name not in files]
     if absent:
-        raise ValueError(f"{path} must hold CIFAR-10's {listed(names)}, and has no {listed(absent)}")
-    parse = _binary_batch if binary else _pickled_batch
-    parts = [parse(f"{name} of {path}", found.pop(name)) for name in names]
-    x = np.concatenate([images for images, _ in parts]).reshape(-1, 3, SIDE, SIDE)
-    return x, np.concatenate([labels for _, labels in parts])
+        raise ValueError(f"{path} must hold CIFAR-10's {join_names(names)}, but lacks {join_names(absent)}")
+    parse = _parse_binary_batch if is_binary else _parse_pickled_batch
+    batches = [parse(f"{name} of {path}", files.pop(name)) for name in names]
+    x = np.concatenate([images for images, _ in batches]).reshape(-1, 3, SIDE, SIDE)
+    return x, np.concatenate([labels for _, labels in batches])
 
 
-def _both(names: Iterable[str]) -> list[str]:
-    return [spelled for name in names for spelled in (name, f"{name}.bin")]
+def _add_binary_names(names: Iterable[str]) -> list[str]:
+    return [spelling for name in names for spelling in (name, f"{name}.bin")]
 
 
-def _folder_files(path: Path, names: Iterable[str]) -> dict[str, bytes]:
+def _read_folder_files(path: Path, names: Collection[str]) -> dict[str, bytes]:
     return {name: (path / name).read_bytes() for name in names if (path / name).is_file()}
 
 
-def _tar_files(path: Path, names: Collection[str]) -> dict[str, bytes]:
-    """What is in such files of an archive, in memory: nothing is extracted."""
-    found: dict[str, bytes] = {}
-    with readable(path), tarfile.open(path) as archive:
-        for member in archive:  # read as they come: to go back would be to unpack again
+def _read_tar_files(path: Path, names: Collection[str]) -> dict[str, bytes]:
+    """Read files of an archive into memory; nothing is extracted to the disk."""
+    contents: dict[str, bytes] = {}
+    with reading(path), tarfile.open(path) as archive:
+        for member in archive:  # in their order: seeking back would decompress everything again
             name = member.name.rpartition("/")[2]
             if name in names and member.isfile() and (file := archive.extractfile(member)) is not None:
-                found.setdefault(name, file.read())
-        while archive.fileobj and archive.fileobj.read(1 << 20):  # to the end, where gzip compares its checksum
+                contents.setdefault(name, file.read())
+        while archive.fileobj and archive.fileobj.read(1 << 20):  # up to the end, where gzip verifies its checksum
             pass
-    return found
+    return contents
 
 
-def _binary_batch(name: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
+def _parse_binary_batch(name: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
     row = 1 + 3 * SIDE**2
     if not data or len(data) % row:
-        raise ValueError(f"{name} is damaged: it must have a multiple of {row} bytes, got {len(data)}")
+        raise ValueError(f"{name} is damaged: its size must be a multiple of {row} bytes, got {len(data)}")
     rows = np.frombuffer(data, np.uint8).reshape(-1, row)
-    return _checked(name, rows[:, 1:], rows[:, 0])
+    return _check_batch(name, rows[:, 1:], rows[:, 0])
 
 
-def _pickled_batch(name: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
-    with readable(name):
-        batch = _InertUnpickler(io.BytesIO(data), encoding="bytes").load()
+def _parse_pickled_batch(name: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
+    with reading(name):
+        batch = InertUnpickler(io.BytesIO(data), encoding="bytes").load()
         batch = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
         if not {"data", "labels"} <= batch.keys():
-            raise ValueError(f"it must have data and labels, got {listed(list(batch))}")
-        x, labels = _array_of(batch["data"]), np.array(batch["labels"], np.int64)
-    return _checked(name, x, labels)
+            raise ValueError(f"it must have data and labels, got {join_names(list(batch))}")
+        x, labels = _to_array(batch["data"]), np.array(batch["labels"], np.int64)
+    return _check_batch(name, x, labels)
 
 
-def _checked(name: str, x: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _check_batch(name: str, x: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if labels.ndim != 1 or x.shape != (len(labels), 3 * SIDE**2):
         raise ValueError(
-            f"{name} must have {3 * SIDE**2} pixels and one label for each image, got arrays of shape {x.shape} and "
+            f"{name} must have {3 * SIDE**2} pixels and one label per image, got arrays of shape {x.shape} and "
             f"{labels.shape}"
         )
-    if labels.size and not 0 <= labels.min() <= labels.max() < CLASSES:
-        raise ValueError(f"{name} must have labels from 0 to {CLASSES - 1}, got {labels.min()} to {labels.max()}")
+    if labels.size and not 0 <= labels.min() <= labels.max() < N_CLASSES:
+        raise ValueError(f"{name} must have labels from 0 to {N_CLASSES - 1}, got {labels.min()} to {labels.max()}")
     return x, labels
 
 
-class _Inert:
-    """What stands for NumPy's names in a pickle: it keeps what it is given and does nothing."""
+class Inert:
+    """Placeholder for an object of a pickle: it stores the arguments and the state, and does nothing.
+
+    Example:
+        >>> Inert("u1", 0, 1).args
+        ('u1', 0, 1)
+    """
 
     state: Any = None
 
@@ -281,37 +314,49 @@ class _Inert:
         self.state = state
 
 
-class _Encoded(_Inert, bytes):
-    """Bytes as Python 3 writes them for Python 2: by the text that they are in latin1."""
+class _EncodedBytes(Inert, bytes):
+    """Bytes in a pickle that Python 3 wrote for Python 2: latin1 text, to be encoded."""
 
-    def __new__(cls, text: str, encoding: str) -> _Encoded:
+    def __new__(cls, text: str, encoding: str) -> _EncodedBytes:
         if encoding not in ("latin1", b"latin1"):
-            raise pickle.UnpicklingError(f"bytes must be written as latin1, got {encoding!r}")
+            raise pickle.UnpicklingError(f"bytes must be encoded as latin1, got {encoding!r}")
         return super().__new__(cls, text.encode("latin1"))
 
 
-PICKLED = {
-    ("numpy", "ndarray"): _Inert,
-    ("numpy", "dtype"): _Inert,
-    ("numpy.core.multiarray", "_reconstruct"): _Inert,
-    ("numpy._core.multiarray", "_reconstruct"): _Inert,
-    ("_codecs", "encode"): _Encoded,
+ALLOWED_NAMES = {
+    ("numpy", "ndarray"): Inert,
+    ("numpy", "dtype"): Inert,
+    ("numpy.core.multiarray", "_reconstruct"): Inert,
+    ("numpy._core.multiarray", "_reconstruct"): Inert,
+    ("_codecs", "encode"): _EncodedBytes,
 }
-"""The names that a pickle may refer to, and what they lead to in their place."""
+"""Names that a pickle may refer to, and the placeholders that they resolve to."""
 
 
-class _InertUnpickler(pickle.Unpickler):
-    """Reads lists, dictionaries, texts, numbers and arrays, and runs nothing: no name leads out of this file."""
+class InertUnpickler(pickle.Unpickler):
+    """Unpickler that runs no code: it reads lists, dictionaries, texts, numbers and descriptions of arrays.
+
+    Every name resolves to an `Inert` placeholder or is refused. A subclass may resolve more names in `find_class`, to
+    subclasses of `Inert`.
+
+    Example:
+        >>> InertUnpickler(io.BytesIO(pickle.dumps({"a": [1, 2]}))).load()
+        {'a': [1, 2]}
+        >>> InertUnpickler(io.BytesIO(pickle.dumps(print))).load()
+        Traceback (most recent call last):
+        ...
+        _pickle.UnpicklingError: it refers to builtins.print, which is refused because it could run code
+    """
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in PICKLED:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is refused, as it could run anything")
-        return PICKLED[module, name]
+        if (module, name) not in ALLOWED_NAMES:
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is refused because it could run code")
+        return ALLOWED_NAMES[module, name]
 
 
-def _array_of(inert: _Inert) -> np.ndarray:
-    """The array that a pickle has described."""
-    _, shape, dtype, by_column, raw = inert.state
-    if dtype.args[0] not in ("u1", b"u1") or by_column:
-        raise ValueError(f"its data must be of uint8 and written row by row, got {dtype.args[0]!r}")
+def _to_array(inert: Inert) -> np.ndarray:
+    """The array of uint8 that a pickle describes."""
+    _, shape, dtype, is_by_column, raw = inert.state
+    if dtype.args[0] not in ("u1", b"u1") or is_by_column:
+        raise ValueError(f"its data must be of uint8 in row-major order, got {dtype.args[0]!r}")
     return np.frombuffer(raw, np.uint8).reshape(shape)

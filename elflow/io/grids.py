@@ -1,4 +1,4 @@
-"""Images side by side, to look at them."""
+"""Grids of images in one picture."""
 
 from __future__ import annotations
 
@@ -7,47 +7,48 @@ import os
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 from torch import Tensor
 
 from elflow._checks import check_count
 from elflow._files import replacing
 
-__all__ = ["grid", "write_grid"]
+__all__ = ["make_grid", "write_grid"]
 
-SMALL, SEEN = 20, 32
-"""Images with fewer pixels a side are enlarged, until they have as many."""
+MIN_SIDE, ENLARGED_SIDE = 20, 32
+"""Images with fewer pixels per side than the first are enlarged, to at least the second."""
 WHITE = 255
 
 
-def grid(images: Tensor | np.ndarray, columns: int | None = None, levels: int = 256, gap: int = 2) -> np.ndarray:
-    """One picture of many images, row by row, with white between them.
+def make_grid(images: Tensor | np.ndarray, columns: int | None = None, levels: int = 256, gap: int = 2) -> np.ndarray:
+    """Arrange images in a grid, row by row, on a white background.
 
-    Images below 20 pixels a side are enlarged by a whole factor, so that each of their pixels is seen.
+    Images with fewer than 20 pixels per side are enlarged by a whole factor, so that single pixels are visible.
 
     Arguments:
         images: Integers from 0 to `levels - 1`, `(N, C, H, W)` with one channel or three.
-        columns: How many images a row has. By default as many as make the picture nearly square.
-        levels: How many values a pixel can have: `levels - 1` is white.
-        gap: How many pixels are between images.
+        columns: Number of images per row. By default the picture is nearly square.
+        levels: Number of values of a pixel: `levels - 1` is white.
+        gap: Number of pixels between images.
 
     Returns:
         The picture, uint8 of shape `(height, width)`, or `(height, width, 3)` for three channels.
 
     Example:
-        >>> grid(np.ones((10, 1, 28, 28), "uint8")).shape
+        >>> make_grid(np.ones((10, 1, 28, 28), "uint8")).shape
         (88, 118)
-        >>> grid(np.ones((1, 3, 1, 1), "uint8"), levels=3)[0, 0]
+        >>> make_grid(np.ones((1, 3, 1, 1), "uint8"), levels=3)[0, 0]
         array([128, 128, 128], dtype=uint8)
     """
-    x = _checked(images, check_count("levels", levels, least=2))
+    x = _check_images(images, check_count("levels", levels, least=2))
     gap = check_count("gap", gap, least=0)
     n, channels, height, width = x.shape
     if columns is None:
         columns = math.ceil(math.sqrt(n * height / width))
     columns = min(check_count("columns", columns), n)
     x = ((x.astype(np.int64) * WHITE + (levels - 1) // 2) // (levels - 1)).astype(np.uint8)
-    if max(height, width) < SMALL:
-        factor = math.ceil(SEEN / max(height, width))
+    if max(height, width) < MIN_SIDE:
+        factor = math.ceil(ENLARGED_SIDE / max(height, width))
         x = x.repeat(factor, axis=2).repeat(factor, axis=3)
     rows, (height, width) = math.ceil(n / columns), x.shape[2:]
     cells = np.full((rows * columns, channels, height + gap, width + gap), WHITE, np.uint8)
@@ -61,13 +62,13 @@ def grid(images: Tensor | np.ndarray, columns: int | None = None, levels: int = 
 def write_grid(
     images: Tensor | np.ndarray, path: str | os.PathLike[str], columns: int | None = None, levels: int = 256
 ) -> None:
-    """Writes a `grid` of images to a PNG file, which is there whole or not at all.
+    """Write a grid of images to a PNG file, which appears only when it is complete.
 
     Arguments:
-        images: As for `grid`.
-        path: A `.png` file, which is replaced.
-        columns: As for `grid`.
-        levels: As for `grid`.
+        images: As for `make_grid`.
+        path: A `.png` file, which is overwritten.
+        columns: As for `make_grid`.
+        levels: As for `make_grid`.
 
     Example:
         >>> import tempfile
@@ -76,28 +77,26 @@ def write_grid(
         ...     print(*os.listdir(folder))
         samples.png
     """
-    from PIL import Image
-
     path = Path(path)
     if path.suffix.lower() != ".png":
         raise ValueError(f"path must end in .png, got {path}")
     if path.is_dir():
         raise IsADirectoryError(f"path must be a file, got the folder {path}")
-    picture = Image.fromarray(grid(images, columns, levels))
+    picture = Image.fromarray(make_grid(images, columns, levels))
     with replacing(path.resolve()) as temporary:
         picture.save(temporary, format="PNG")
 
 
-def _checked(images: Tensor | np.ndarray, levels: int) -> np.ndarray:
+def _check_images(images: Tensor | np.ndarray, levels: int) -> np.ndarray:
     if not isinstance(images, Tensor | np.ndarray):
         raise TypeError(f"images must be a torch.Tensor or a NumPy array, got {type(images).__name__}")
     x = images.detach().cpu().numpy() if isinstance(images, Tensor) else images
     if x.dtype.kind not in "bui":
         raise TypeError(f"images must be integers from 0 to {levels - 1}, got {images.dtype}")
     if x.ndim != 4 or x.shape[1] not in (1, 3) or not x.size:
-        raise ValueError(f"images must have the shape (N, 1, H, W) or (N, 3, H, W), none of them 0, got {x.shape}")
+        raise ValueError(f"images must have the shape (N, 1, H, W) or (N, 3, H, W) and not be empty, got {x.shape}")
     if not (x.min() >= 0 and x.max() < levels):
         raise ValueError(
-            f"images must be from 0 to levels - 1, which is {levels - 1}, got values from {x.min()} to {x.max()}"
+            f"images must be integers from 0 to levels - 1 = {levels - 1}, got values from {x.min()} to {x.max()}"
         )
     return x

@@ -1,4 +1,4 @@
-"""Tables in files: read whole, read block by block, and written block by block."""
+"""Tables in CSV and Parquet files: reading, reading in blocks, and writing in blocks."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from elflow._checks import check_count
+from elflow._checks import check_count, join_names
 from elflow._files import replacing
 from elflow.io import _cast
-from elflow.io._sources import check_file_name, listed, open_source
+from elflow.io._cast import ColumnType
+from elflow.io._sources import detect_format, open_source
 
-__all__ = ["TableScan", "TableWriter", "read_table", "scan_table"]
+__all__ = ["ColumnType", "TableScan", "TableWriter", "read_table", "scan_table"]
 
 PathLike = str | os.PathLike[str]
-TIMES = ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S%z"]
-"""How days and seconds are written; what is finer is left to pandas."""
+TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S%z"]
+"""Formats of days and of seconds in text. Finer times are formatted by pandas."""
 
 
 def read_table(path: PathLike, na_values: Sequence[str] = (), columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Reads a table from a file.
+    """Read a table from a file.
 
-    A text file must have a header. What separates its values is found out (a comma, semicolon, tab or bar), and so are
-    the types of its columns: integers, other numbers, booleans, ISO dates and times, and text for the rest. Blanks
-    around values are skipped. Codes with leading zeros are text. Integers of which some are missing are `Int64`.
+    A text file must have a header. Its separator is detected (comma, semicolon, tab or bar), and so are the types of
+    its columns: integers, floats, booleans, ISO dates and times, and otherwise text. White space around values is
+    ignored. Codes with leading zeros are text. Integers with missing values have the dtype `Int64`.
 
     Arguments:
         path: A `.csv`, `.tsv`, `.csv.gz`, `.tsv.gz` or `.parquet` file.
-        na_values: What stands for a missing value, besides an empty value, `NA`, `NaN`, `null` and the like.
-        columns: The columns to read, in this order; all by default.
+        na_values: Texts that stand for a missing value, besides the empty text, `NA`, `NaN`, `null` and the like.
+        columns: Names of the columns to read, in this order; by default all columns.
 
     Example:
         >>> import tempfile
@@ -51,38 +52,38 @@ def read_table(path: PathLike, na_values: Sequence[str] = (), columns: Sequence[
         1 2024-06-01  2.25  <NA>
     """
     source = open_source(Path(path), na_values)
-    names = source.names if columns is None else source.checked(columns)
-    tables = list(source.blocks(names))
+    names = source.names if columns is None else source.check_columns(columns)
+    tables = list(source.read_blocks(names))
     if not sum(len(table) for table in tables):
         raise ValueError(f"{path} has a header and no rows")
     whole = pa.concat_tables(tables)
     del tables
     series: dict[str, pd.Series] = {}
-    for name in names:  # one after the other, so that the text of a column is gone before that of the next is read
-        values = source.typed(name, whole.column(name))
+    for name in names:  # one at a time, so that the text of each column is freed before the next is converted
+        values = source.convert_column(name, whole.column(name))
         whole = whole.drop_columns([name])
         if name.startswith("Unnamed: ") and columns is None and values.null_count == len(values):
-            continue  # lines that end in a separator
-        series[name] = _cast.in_pandas(values)
+            continue  # every line ends in a separator
+        series[name] = _cast.to_pandas(values)
     return pd.DataFrame(series)
 
 
 def scan_table(
     path: PathLike,
-    like: Sequence[Any],
+    like: Sequence[ColumnType],
     batch_rows: int = 65_536,
     na_values: Sequence[str] = (),
     extra: bool = False,
 ) -> TableScan:
-    """Reads a table block by block, with the columns and dtypes that a model knows, in memory that does not grow.
+    """Read a table in blocks, with the columns and dtypes of a model, in a bounded amount of memory.
 
     Arguments:
-        path: A file as for `read_table`.
-        like: The columns of the model: each has a `name`, a `dtype` and a `kind`.
-        batch_rows: How many rows a block has, but for the last.
+        path: A file, as for `read_table`.
+        like: The columns of the model. Each has a `name`, a `dtype` and a `kind`.
+        batch_rows: Number of rows per block; the last block may be shorter.
         na_values: As for `read_table`.
-        extra: Whether to keep the columns that the model does not know, after the others. Those of a text file are
-            text. Without it they are left out, with a warning.
+        extra: Whether to keep columns that the model does not have, after the others. Those of a text file are read as
+            text. By default they are dropped, with a warning.
 
     Example:
         >>> import tempfile
@@ -99,58 +100,67 @@ def scan_table(
 
 
 class TableScan:
-    """A table that is read while it is iterated over. See `scan_table`."""
+    """Iterable over the blocks of a table, made by `scan_table`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pd.DataFrame({"a": [1, 2, 3]}).to_parquet(f"{folder}/data.parquet")
+        ...     scan = scan_table(f"{folder}/data.parquet", like=[], extra=True)
+        ...     scan.rows, [len(block) for block in scan], scan.done
+        (3, [3], 3)
+    """
 
     rows: int | None
-    """How many rows there are, where the file says so."""
+    """Number of rows, if the file states it."""
     total: int
-    """What `done` is in the end: rows, or bytes of the file where the number of rows is not known."""
+    """Final value of `done`: the number of rows, or the size of the file in bytes if that number is unknown."""
     done: int
-    """How much has been read."""
+    """Progress: the number of rows or bytes read so far."""
 
     def __init__(
-        self, path: PathLike, like: Sequence[Any], batch_rows: int, na_values: Sequence[str], extra: bool
+        self, path: PathLike, like: Sequence[ColumnType], batch_rows: int, na_values: Sequence[str], extra: bool
     ) -> None:
         self.path, self.like, self.batch_rows = Path(path), list(like), check_count("batch_rows", batch_rows)
         self._source = open_source(self.path, na_values)
         known = [str(column.name) for column in self.like]
-        self._source.checked(known)
+        self._source.check_columns(known)
         others = [name for name in self._source.names if name not in known]
         if others and not extra:
             count = "1 column" if len(others) == 1 else f"{len(others)} columns"
-            warnings.warn(f"{path} has {count} that the model does not know: {listed(others)}", stacklevel=3)
+            warnings.warn(f"{path} has {count} that the model does not have: {join_names(others)}", stacklevel=3)
         self._extra = others if extra else []
         self.rows, self.total, self.done = self._source.rows, self._source.total, 0
 
     def __iter__(self) -> Iterator[pd.DataFrame]:
         self.done, row = 0, 0
-        for table in _in_batches(self._source.blocks([*(c.name for c in self.like), *self._extra]), self.batch_rows):
-            yield self._frame(table, row)
+        for table in _rebatch(self._source.read_blocks([*(c.name for c in self.like), *self._extra]), self.batch_rows):
+            yield self._to_frame(table, row)
             row += len(table)
             self.done = self._source.done if self.rows is None else row
         if not row:
             raise ValueError(f"{self.path} has a header and no rows")
 
-    def _frame(self, table: pa.Table, row: int) -> pd.DataFrame:
+    def _to_frame(self, table: pa.Table, row: int) -> pd.DataFrame:
         source = self._source
         series = {
-            column.name: _cast.converted(table.column(column.name), column, row, source.missing, source.decimal)
+            column.name: _cast.convert_column(table.column(column.name), column, row, source.missing, source.decimal)
             for column in self.like
         }
         for name in self._extra:
             values = table.column(name)
-            if source.text:
-                values = _cast.trimmed(values, source.missing)
-            series[name] = _cast.in_pandas(values)
+            if source.is_text:
+                values = _cast.trim_text(values, source.missing)
+            series[name] = _cast.to_pandas(values)
         return pd.DataFrame(series)
 
 
 class TableWriter:
-    """Writes a table block by block, to a file that is there whole or not at all.
+    """Writes a table in blocks. The file appears only when it is complete.
 
     Arguments:
-        path: A `.csv`, `.tsv`, `.csv.gz`, `.tsv.gz` or `.parquet` file, which is replaced; `-` is the standard output,
-            as CSV.
+        path: A `.csv`, `.tsv`, `.csv.gz`, `.tsv.gz` or `.parquet` file, which is overwritten; `-` writes CSV to the
+            standard output.
 
     Example:
         >>> import tempfile
@@ -165,7 +175,7 @@ class TableWriter:
     def __init__(self, path: PathLike) -> None:
         self.path = Path(path)
         self.rows = 0
-        self._text = str(path) == "-" or check_file_name(self.path) == "text"
+        self._is_text = str(path) == "-" or detect_format(self.path) == "text"
         self._separator = "\t" if ".tsv" in self.path.suffixes[-2:] else ","
         if self.path.is_dir():
             raise IsADirectoryError(f"{path} must be a file, got a folder")
@@ -174,7 +184,8 @@ class TableWriter:
         self._stack = ExitStack()
         self._sink: Any = None
         self._parquet: Any = None
-        self._exact: dict[str, int] = {}
+        self._resolution: dict[str, int] = {}
+        """By column: 0 if all times so far are whole days, 1 if they are whole seconds, else 2."""
 
     def __enter__(self) -> TableWriter:
         with ExitStack() as stack:
@@ -183,14 +194,14 @@ class TableWriter:
                 stack.callback(sys.stdout.flush)
             else:
                 target = self.path
-                if not target.exists() or target.is_file():  # a pipe or a device is written to, not replaced
+                if not target.exists() or target.is_file():  # pipes and devices are written to, not replaced
                     target = stack.enter_context(replacing(target.resolve()))
                 raw: Any = stack.enter_context(target.open("wb"))
-                if self._text and self.path.suffix == ".gz":
+                if self._is_text and self.path.suffix == ".gz":
                     raw = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
                 self._sink = (
                     stack.enter_context(io.TextIOWrapper(raw, "utf-8", newline="", write_through=True))
-                    if self._text
+                    if self._is_text
                     else raw
                 )
             self._stack = stack.pop_all()
@@ -200,50 +211,53 @@ class TableWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None and not self.rows:
-            nothing = ValueError(f"{self.path} must have rows, and none was written")
-            self._stack.__exit__(ValueError, nothing, None)
-            raise nothing
+            empty = ValueError(f"{self.path} must have rows, but none were written")
+            self._stack.__exit__(ValueError, empty, None)
+            raise empty
         self._stack.__exit__(kind, error, trace)
 
     def write(self, frame: pd.DataFrame) -> None:
-        """Adds rows. The columns are those of the first block."""
-        if self._text:
-            self._dated(frame).to_csv(self._sink, sep=self._separator, index=False, header=not self.rows)
+        """Append rows, which must have the columns of the first block."""
+        if self._is_text:
+            self._format_times(frame).to_csv(self._sink, sep=self._separator, index=False, header=not self.rows)
         else:
             if self._parquet is None:
-                self._parquet = self._stack.enter_context(pq.ParquetWriter(self._sink, _schema(frame)))
+                self._parquet = self._stack.enter_context(pq.ParquetWriter(self._sink, _infer_schema(frame)))
             table = pa.Table.from_pandas(frame, schema=self._parquet.schema, preserve_index=False)
             self._parquet.write_table(table)
         self.rows += len(frame)
 
-    def _dated(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Times as text, as exact as any before them: else a block of whole days would look unlike the others."""
-        for name in frame.select_dtypes(["datetime", "datetimetz"]):
-            values = frame[name].dropna()
-            exact = 0 if (values == values.dt.normalize()).all() else 1 if (values == values.dt.floor("s")).all() else 2
-            self._exact[name] = exact = max(exact, self._exact.get(name, 0))
-            if exact < len(TIMES):
-                frame = frame.assign(**{name: frame[name].dt.strftime(TIMES[exact])})
+    def _format_times(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Format times as text. The resolution never decreases, lest a block of whole days differ from the others."""
+        times = frame.select_dtypes(["datetime", "datetimetz"])
+        frame = frame.copy(deep=False)
+        for name in times:
+            values = times[name].dropna()
+            is_days, is_seconds = (values == values.dt.normalize()).all(), (values == values.dt.floor("s")).all()
+            resolution = max(0 if is_days else 1 if is_seconds else 2, self._resolution.get(name, 0))
+            self._resolution[name] = resolution
+            if resolution < len(TIME_FORMATS):
+                frame[name] = times[name].dt.strftime(TIME_FORMATS[resolution])
         return frame
 
 
-def _in_batches(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """Tables of so many rows each, but for the last."""
-    waiting: list[pa.Table] = []
+def _rebatch(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Regroup tables so that each has `rows` rows; the last may have fewer."""
+    pending: list[pa.Table] = []
     count = 0
     for table in tables:
-        waiting.append(table)
+        pending.append(table)
         count += len(table)
         while count >= rows:
-            whole = pa.concat_tables(waiting)
+            whole = pa.concat_tables(pending)
             yield whole.slice(0, rows)
-            waiting, count = [whole.slice(rows)], count - rows
+            pending, count = [whole.slice(rows)], count - rows
     if count:
-        yield pa.concat_tables(waiting)
+        yield pa.concat_tables(pending)
 
 
-def _schema(frame: pd.DataFrame) -> pa.Schema:
-    """Arrow's schema. A column whose first values are all missing is text."""
+def _infer_schema(frame: pd.DataFrame) -> pa.Schema:
+    """Arrow's schema for a block. A column without any values in it is text."""
     schema = pa.Schema.from_pandas(frame, preserve_index=False)
     fields = [pa.field(f.name, pa.string()) if pa.types.is_null(f.type) else f for f in schema]
     return pa.schema(fields, metadata=schema.metadata)

@@ -1,6 +1,6 @@
 """The one-dimensional exact-Lipschitz network, in several implementations of one contract.
 
-The fastest implementation that can take the input is chosen for each call; `backend` forces one.
+Each call uses the fastest backend that supports its input; `backend` forces one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from elflow.kernels.contract import Backend, NonFiniteError
 __all__ = ["Backend", "NonFiniteError", "available", "backend", "select"]
 
 BACKENDS = {b.name: b for b in (native.BACKEND, reference.BACKEND)}
-"""The fastest first; the last one takes everything."""
+"""All backends, the fastest first. The last one supports every input."""
 
 # A plain global, because torch.compile guards on it but cannot follow a ContextVar.
 _forced = "auto"
@@ -26,7 +26,7 @@ _forced = "auto"
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
-    """Forces a backend inside a `with` block, in the whole process.
+    """Context manager that forces a backend, in all threads of the process.
 
     Arguments:
         name: `"auto"`, or the name of a backend: `"native"` (C++, CPUs, FELU) or `"reference"` (plain torch).
@@ -49,7 +49,7 @@ def backend(name: str) -> Iterator[None]:
 
 
 def select(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadratic) -> Backend:
-    """The backend for such input.
+    """Select the backend for an input: the forced one, or the fastest that supports it.
 
     Example:
         >>> from elflow.activations import RELU
@@ -60,26 +60,31 @@ def select(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadra
         _warn_once()
     reason = None
     for candidate in BACKENDS.values() if _forced == "auto" else [BACKENDS[_forced]]:
-        reason = candidate.refuses(dtype, device, activation)
+        reason = candidate.unsupported_reason(dtype, device, activation)
         if reason is None:
             return candidate
-    raise ValueError(f"backend {_forced!r} cannot take this input: {reason}. Use backend 'auto' or 'reference'")
+    raise ValueError(f"backend {_forced!r} does not support this input: {reason}. Use backend 'auto' or 'reference'")
 
 
 def available() -> dict[str, str | None]:
-    """Each backend, with the reason why it cannot run float32 networks of FELU on this machine's CPU, or None."""
-    return {b.name: b.refuses(torch.float32, torch.device("cpu"), FELU) for b in BACKENDS.values()}
+    """The reason why each backend cannot run float32 FELU networks on this machine's CPU, or None if it can.
+
+    Example:
+        >>> available()["reference"] is None
+        True
+    """
+    return {b.name: b.unsupported_reason(torch.float32, torch.device("cpu"), FELU) for b in BACKENDS.values()}
 
 
-_warned = False
+_has_warned = False
 
 
 def _warn_once() -> None:
-    global _warned
-    if not _warned:
-        _warned = True
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
         warnings.warn(
-            f"elflow runs without its native kernel, through plain torch, many times slower: {native.why_not}",
+            f"elflow runs without its native kernel, in plain torch, which is many times slower: {native.import_error}",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -1,17 +1,16 @@
-"""What a backend is: the one-dimensional network for a batch, under one contract.
+"""The contract of a backend: the one-dimensional network for a batch of networks and points.
 
-A backend works on a flat batch of `N` networks of `H` units, each with `M` points of its own:
+A backend works on a flat batch of `N` networks with `H` units each, and `M` points per network:
 
 ====================  ==========  =========================================================================
-`x`, `y`              `(N, M)`    of any strides, as are all others
-`w1`, `b1`, `w2`      `(N, H)`    mostly with units next to each other, and rows any distance apart, even none
-`b2`                  `(N,)`
-`bound`               a float     in (0, 1)
+`x`, `y`              `(N, M)`    points
+`w1`, `b1`, `w2`      `(N, H)`    weights into the units, biases of the units, weights out of the units
+`b2`                  `(N,)`      shifts
+`phi`                 `(N, P)`    networks of bumps: see `elflow.functional.bumps`
+`bound`               float       in (0, 1)
 ====================  ==========  =========================================================================
 
-All tensors share one dtype and one device, which `Backend.refuses` has accepted. Results are differentiable with
-respect to every tensor. Parameters that are not finite raise `NonFiniteError` naming the argument, unless there are no
-numbers to look at, as in a traced reference; values of `x` or `y` that are not finite concern their own element only.
+`Backend` says what each function returns and how to add a backend.
 """
 
 from __future__ import annotations
@@ -24,21 +23,45 @@ from torch import Tensor
 
 from elflow.activations import PiecewiseQuadratic
 
-__all__ = ["LARGEST_LOG", "Backend", "NonFiniteError", "require_finite"]
+__all__ = ["MAX_LOG", "Backend", "NonFiniteError", "require_finite"]
+
+MAX_LOG = 12.0
+"""Logarithms in phi are clamped to +-12, far beyond the needs of data: edges are between 6e-6 and 1.6e5 wide."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One implementation of the network.
+    """One implementation of the one-dimensional network.
 
-    A new backend is a module with these functions, a line in `elflow/kernels/__init__.py` and one in
-    `tests/conftest.py`, which makes the suite hold it against the reference.
+    To add a backend:
+
+    1. Write a module with the five functions below and `unsupported_reason`, and collect them in a `Backend`.
+       `elflow/kernels/reference.py` is the definition of the results, and the shortest example.
+    2. Add it to `BACKENDS` in `elflow/kernels/__init__.py`, before slower backends.
+    3. Add its name to `IMPLEMENTATIONS` in `tests/conftest.py`: the suite then compares it with the reference, over
+       the networks of `elflow.testing`.
+
+    What the functions can rely on: shapes as in the table of this module; one dtype, one device and one activation, all
+    accepted by `unsupported_reason`. Strides are arbitrary: weights are often slices of a larger tensor, and one
+    network that many points share arrives as rows with stride 0.
+
+    What they must guarantee: results in the dtype of the input, differentiable with respect to every tensor. They raise
+    `NonFiniteError` if a parameter is not finite (`require_finite` does), except while tracing, when tensors have no
+    values. A point that is not finite affects the result at this point only.
+
+    Example:
+        >>> import elflow
+        >>> cpu = elflow.kernels.select(torch.float32, torch.device("cpu"), elflow.activations.FELU)
+        >>> w1, b1, w2 = torch.ones(3, 4, 8)  # four networks of eight units
+        >>> cpu.lipschitz(w1, b1, w2, elflow.activations.FELU)
+        tensor([8., 8., 8., 8.])
     """
 
     name: str
+    """The name to choose it by: see `elflow.kernels.backend`."""
 
-    refuses: Callable[[torch.dtype, torch.device, PiecewiseQuadratic], str | None]
-    """Why it cannot take such input, or None where it can."""
+    unsupported_reason: Callable[[torch.dtype, torch.device, PiecewiseQuadratic], str | None]
+    """(dtype, device, activation) -> why the backend does not support this input, or None if it does."""
 
     lipschitz: Callable[[Tensor, Tensor, Tensor, PiecewiseQuadratic], Tensor]
     """(w1, b1, w2, activation) -> Lipschitz constants `(N,)`."""
@@ -50,18 +73,17 @@ class Backend:
     """(y, w1, b1, w2, b2, bound, activation) -> x `(N, M)`."""
 
     elf_bumps: Callable[[Tensor, Tensor, int, float, PiecewiseQuadratic], tuple[Tensor, Tensor]]
-    """(x, phi, units, bound, activation) -> as `elf` of the networks in phi `(N, P)`: see `elflow.functional.bumps`."""
+    """(x, phi, units, bound, activation) -> y and log dy/dx, `(N, M)` each."""
 
     elf_bumps_inverse: Callable[[Tensor, Tensor, int, float, PiecewiseQuadratic], Tensor]
-    """(y, phi, units, bound, activation) -> as `elf_inverse` of the networks in phi."""
-
-
-LARGEST_LOG = 12.0
-"""To which logarithms are clamped, far beyond what data ask for: an edge is at least 6e-6 wide, at most 1.6e5."""
+    """(y, phi, units, bound, activation) -> x `(N, M)`."""
 
 
 class NonFiniteError(ValueError):
     """A parameter of a network holds NaN or an infinity, or the product of two parameters overflows.
+
+    Every backend raises it, in eager and in compiled code. The message names the parameter and the number of wrong
+    values. In training it usually means that the learning rate is too high.
 
     Example:
         >>> import elflow
@@ -78,8 +100,15 @@ def require_finite(*, phi: Tensor | None = None, **parameters: Tensor) -> None:
 
     Arguments:
         phi: The tensor that the parameters were computed from, if any. If it is not finite, the error names it instead
-            of the parameters. Infinite logarithms alone are no error: they are clamped.
-        parameters: w1, b1 and w2, `(N, H)` each, and where there is one b2, `(N,)`.
+            of the parameters. Infinite logarithms alone are no error, because they are clamped.
+        parameters: w1, b1 and w2, `(N, H)` each, and if there is one b2, `(N,)`.
+
+    Example:
+        >>> w = torch.ones(4, 3)
+        >>> require_finite(w1=w, b1=w, w2=w / 0)
+        Traceback (most recent call last):
+        ...
+        elflow.kernels.contract.NonFiniteError: w2 must be finite, got 12 of 12 values that are NaN or infinite
     """
     for name, value in parameters.items():
         if not value.isfinite().all():
@@ -89,7 +118,7 @@ def require_finite(*, phi: Tensor | None = None, **parameters: Tensor) -> None:
             raise NonFiniteError(
                 f"{name} must be finite, got {wrong} of {value.numel()} values that are NaN or infinite"
             )
-    # A product beyond the largest float64 leaves nothing to normalise.
+    # A slope that overflows float64 cannot be normalised: all of its digits are lost.
     total = (parameters["w1"].double() * parameters["w2"].double()).abs().sum(-1)
     overflows = int((~total.isfinite()).sum())
     if overflows:

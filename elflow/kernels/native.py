@@ -1,6 +1,6 @@
-"""The network in C++ for CPUs: exact Lipschitz constants in O(H log^2 H), fused forward and backward, the inverse.
+"""The native backend: C++ for CPUs, with Lipschitz constants in O(H log^2 H), fused forward, backward and inverse.
 
-All arithmetic is in double, whatever the dtype of the tensors. FELU only.
+It supports FELU only, and computes in double precision whatever the dtype of the tensors.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from elflow.kernels._operators import (
     elf_bumps_kernel,
     elf_bumps_setup,
     extension,
-    steepest,
-    why_not,
+    find_steepest,
+    import_error,
 )
 from elflow.kernels.contract import Backend
 
-__all__ = ["BACKEND", "extension", "steepest", "why_not"]
+__all__ = ["BACKEND", "extension", "find_steepest", "import_error"]
 
 
 def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
@@ -45,7 +45,7 @@ def elf_inverse(
 
 
 class ElfBumps(torch.autograd.Function):
-    """The operator without the detour of torch's registry, which costs as much as a small batch."""
+    """The registered operator of the same name, called directly: torch's dispatcher costs as much as a small batch."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, phi: Tensor, units: int, bound: float) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ class ElfBumps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor, grad_log_slope: Tensor) -> tuple[Tensor | None, ...]:
         x, phi, weights, constants, places = ctx.saved_tensors
-        # With create_graph the registered operator, which raises when it is differentiated itself.
+        # With create_graph the backward is differentiated too: the registered operator raises an error then.
         registered = torch.ops.elflow.elf_bumps_backward.default
         backward = registered if torch.is_grad_enabled() else elf_bumps_backward_kernel
         return *backward(grad_y, grad_log_slope, x, phi, weights, ctx.bound, constants, places), None, None
@@ -77,18 +77,18 @@ def elf_bumps_inverse(y: Tensor, phi: Tensor, units: int, bound: float, activati
     return x
 
 
-def refuses(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadratic) -> str | None:
-    if why_not:
-        return why_not
+def unsupported_reason(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadratic) -> str | None:
+    if import_error:
+        return import_error
     if device.type != "cpu":
         return f"it runs on CPUs, not on {device.type}"
     if dtype not in (torch.float32, torch.float64):
-        return f"it takes float32 and float64, not {dtype}"
+        return f"it supports float32 and float64, not {dtype}"
     if activation != FELU:
-        return f"it has FELU, not {activation.name}"
+        return f"it supports FELU, not {activation.name}"
     if is_under_transform():
-        return "it has no rules for torch.func and forward-mode differentiation"
+        return "it does not support torch.func and forward-mode differentiation"
     return None
 
 
-BACKEND = Backend("native", refuses, lipschitz, elf, elf_inverse, elf_bumps, elf_bumps_inverse)
+BACKEND = Backend("native", unsupported_reason, lipschitz, elf, elf_inverse, elf_bumps, elf_bumps_inverse)

@@ -1,7 +1,7 @@
-"""The network in plain torch: the definition that every other backend is held against.
+"""The reference backend: the network in plain torch, which defines the results of all other backends.
 
-It runs on any device, for any floating dtype and any activation, and is differentiated by autograd. Arithmetic is in
-float64 where the device has it. Searches are exhaustive, O(H^2) per network, on some networks at a time.
+It runs on any device, for any float dtype and any activation, and is differentiated by autograd. It computes in float64
+if the device has it. Searches are exhaustive, O(H^2) per network, and run on a slice of the networks at a time.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from elflow._checks import is_under_transform
 from elflow.activations import PiecewiseQuadratic
-from elflow.kernels.contract import LARGEST_LOG, Backend, require_finite
+from elflow.kernels.contract import MAX_LOG, Backend, require_finite
 
 __all__ = ["BACKEND"]
 
-SLICE = 2**22
-"""How many numbers a temporary of the exhaustive searches may hold."""
+MAX_TEMPORARY = 2**22
+"""Maximum number of elements of a temporary tensor in the exhaustive searches."""
 
-FARTHEST = 1e150
-"""Breakpoints beyond this play no part in the inverse: evaluating the network there could overflow."""
+MAX_BREAKPOINT = 1e150
+"""Breakpoints beyond this are ignored by the inverse: evaluating the network there could overflow."""
 
 
 def lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
@@ -62,11 +62,11 @@ def elf_bumps_inverse(y: Tensor, phi: Tensor, units: int, bound: float, activati
 
 
 def bumps(phi: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """w1, b1, w2 and b2."""
+    """w1, b1, w2, `(..., units)` each, and b2, `(...)`, of networks `(..., P)`."""
     pairs = (units + 1) // 2
     log_k, t, log_w, a, b2 = phi.split([units, pairs, pairs, pairs, 1], dim=-1)
-    k, w = (log.clamp(-LARGEST_LOG, LARGEST_LOG).exp() for log in (log_k, log_w))
-    falling = slice(units // 2)
+    k, w = (log.clamp(-MAX_LOG, MAX_LOG).exp() for log in (log_k, log_w))
+    falling = slice(units // 2)  # the last of an odd number of units rises and never falls
     edges = torch.cat([t - w / 2, (t + w / 2)[..., falling]], dim=-1)
     heights = torch.cat([a, -a[..., falling]], dim=-1)
     return k, -0.5 - k * edges, heights / k, b2.squeeze(-1)
@@ -88,7 +88,7 @@ def wide_elf_inverse(
     s = normaliser(w1, b1, w2, bound, activation)
     with torch.no_grad():
         work = len(activation.breakpoints) * w1.shape[1] * max(w1.shape[1], y.shape[1])
-        x = in_slices(solve, work, y, s, w1, b1, w2, b2, activation=activation)
+        x = run_in_slices(solve, work, y, s, w1, b1, w2, b2, activation=activation)
     # Newton steps remove the rounding error. Differentiating one gives the implicit derivative,
     # dx = (dy - df) / f'(x); differentiating two also gives the second derivative.
     for _ in range(2):
@@ -102,29 +102,31 @@ def transform(
 ) -> tuple[Tensor, Tensor]:
     """y = x + s g(x) + b2, and s g'(x)."""
     u = w1[:, None] * x[..., None] + b1[:, None]
-    w2 = s[:, None] * w2  # first, so that steep networks do not overflow
+    w2 = s[:, None] * w2  # before anything else, so that steep networks do not overflow
     g = (w2[:, None] * activation(u)).sum(-1)
     slope = ((w1 * w2)[:, None] * activation.slope(u)).sum(-1)
     return x + g + b2[:, None], slope
 
 
 def normaliser(w1: Tensor, b1: Tensor, w2: Tensor, bound: float, activation: PiecewiseQuadratic) -> Tensor:
+    """s = c / max(c, Lip(g)), `(N,)`."""
     return bound / wide_lipschitz(w1, b1, w2, activation).clamp(min=bound)
 
 
 def wide_lipschitz(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
-    """The greatest |g'|: searched for without gradients, then evaluated with them at the place that was found."""
+    """max |g'|, `(N,)`: found without gradients, then evaluated with gradients at its place."""
     with torch.no_grad():
         work = 2 * len(activation.breakpoints) * w1.shape[1] ** 2
-        place = in_slices(steepest, work, w1, b1, w2, activation=activation)
+        place = run_in_slices(find_steepest, work, w1, b1, w2, activation=activation)
     return slope_at(place[:, None], w1, b1, w2, activation).squeeze(1).abs()
 
 
-# The places where |g'| can be greatest have numbers: unit + H * (breakpoint + K * side), where `side` tells from which
-# side of a jump to come; behind them the two ends of the line.
+# The places where |g'| can have its maximum are numbered: unit + H * (breakpoint + K * side) for the breakpoints, where
+# side 0 is the limit from the left and side 1, at jumps only, that from the right. The two ends of the line follow.
 
 
-def steepest(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
+def find_steepest(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
+    """The number of the place with the maximum |g'|, `(N,)`."""
     sides = 1 if activation.smooth else 2
     count = w1.shape[-1] * len(activation.breakpoints) * sides + 2
     places = torch.arange(count, device=w1.device).expand(len(w1), count)
@@ -132,7 +134,7 @@ def steepest(w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic)
 
 
 def slope_at(places: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, activation: PiecewiseQuadratic) -> Tensor:
-    """g' at places `(N, P)`; zero at those that units with w1 = 0 do not have."""
+    """g' at numbered places `(N, P)`; zero at the places of units with w1 = 0, which have no breakpoints."""
     points = torch.tensor(activation.breakpoints, dtype=w1.dtype, device=w1.device)
     units, kinks = w1.shape[-1], len(points)
     sides = 1 if activation.smooth else 2
@@ -146,10 +148,11 @@ def slope_at(places: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, activation: Pie
     representable = ((point - owner_b1) / torch.where(has_place, owner_w1, 1)).isfinite()
     safe_w1 = torch.where(has_place & representable, owner_w1, 1)
     x = (point - owner_b1) / safe_w1
+    # A breakpoint that overflows is as good as the end of the line on its side.
     x = torch.where(representable, torch.where(has_place, x, 0), torch.finfo(x.dtype).max * owner_w1.sign())
 
     # The argument of unit i at the breakpoint x = (p - b_j) / w_j of unit j, as ((b_i w_j - w_i b_j) + p w_i) / w_j:
-    # units that share the breakpoint then stand exactly there, where w_i x + b_i is off by w_i times the rounding of x.
+    # this is exactly p for units that share the breakpoint, while w_i x + b_i is off by w_i times the rounding of x.
     cross = b1[:, None] * safe_w1[..., None] - w1[:, None] * owner_b1[..., None]
     exact = (cross + point[..., None] * w1[:, None]) / safe_w1[..., None]
     plain = w1[:, None] * x[..., None] + b1[:, None]
@@ -157,7 +160,7 @@ def slope_at(places: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, activation: Pie
     owner = (unit[..., None] == torch.arange(units, device=w1.device)) & representable[..., None]
     u = torch.where(owner, point[..., None], u)
     if not activation.smooth:
-        # Units that share the breakpoint jump with its owner, not a rounding error before or after it.
+        # Units that share the breakpoint must jump together with its owner, not a rounding error before or after it.
         reach = (w1[:, None] * x[..., None]).abs() + b1[:, None].abs() + points.abs().max()
         for p in activation.breakpoints:
             u = torch.where((u - p).abs() <= 4 * torch.finfo(u.dtype).eps * reach, p, u)
@@ -172,18 +175,18 @@ def slope_at(places: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, activation: Pie
 def solve(
     y: Tensor, s: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, activation: PiecewiseQuadratic
 ) -> Tensor:
-    """The x with f(x) = y, from the quadratic of the piece that holds it."""
+    """The x `(N, M)` with f(x) = y, as the root of the quadratic on the piece that contains it."""
     points = torch.tensor(activation.breakpoints, dtype=w1.dtype, device=w1.device)
     corners = ((points[:, None] - b1[:, None]) / w1[:, None]).flatten(1)
-    real = corners.abs() < FARTHEST
+    real = corners.abs() < MAX_BREAKPOINT
     heights = transform(torch.where(real, corners, 0), s, w1, b1, w2, b2, activation)[0]
     below = real[:, None] & (heights[:, None] <= y[..., None])
     above = real[:, None] & (heights[:, None] > y[..., None])
     left = torch.where(below, corners[:, None], -torch.inf).amax(-1)
     right = torch.where(above, corners[:, None], torch.inf).amin(-1)
 
-    # Expanding at a point of the piece near the answer, not at its end, keeps distant breakpoints out of it. Which
-    # piece each unit is on there is read off inside, where rounding cannot put it on the piece next door.
+    # The quadratic is expanded at a point of the piece near the solution: expanding at an end would lose all digits if
+    # the end is distant. The pieces of the units are read off in the middle, where rounding cannot select a neighbour.
     anchor = y.clamp(left, right)
     height = transform(anchor, s, w1, b1, w2, b2, activation)[0]
     inside = torch.where(
@@ -199,24 +202,25 @@ def solve(
     return (anchor + 2 * rise / (slope + root)).clamp(left, right)
 
 
-def in_slices(search: Callable[..., Tensor], work: int, *tensors: Tensor, activation: PiecewiseQuadratic) -> Tensor:
-    """Runs a search that needs `work` numbers for each network on so many at a time that they fit into `SLICE`."""
-    parts = zip(*(torch.split(t, max(1, SLICE // work)) for t in tensors), strict=True)
-    return torch.cat([search(*part, activation) for part in parts])
+def run_in_slices(search: Callable[..., Tensor], work: int, *tensors: Tensor, activation: PiecewiseQuadratic) -> Tensor:
+    """Run a search that needs `work` numbers per network on slices of networks that fit into `MAX_TEMPORARY`."""
+    slices = zip(*(torch.split(t, max(1, MAX_TEMPORARY // work)) for t in tensors), strict=True)
+    return torch.cat([search(*each, activation) for each in slices])
 
 
 def widen(t: Tensor) -> Tensor:
+    """Convert to float64, which the mps device does not have."""
     return t if t.device.type == "mps" else t.double()
 
 
 def check_parameters(**parameters: Tensor) -> None:
-    # While compiling, inside torch.func and on the meta device there are no numbers to look at.
+    """`require_finite`, if the tensors have values: not while compiling, in torch.func, or on the meta device."""
     if not (torch.compiler.is_compiling() or is_under_transform() or parameters["w1"].is_meta):
         require_finite(**parameters)
 
 
-def refuses(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadratic) -> str | None:
+def unsupported_reason(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadratic) -> str | None:
     return None
 
 
-BACKEND = Backend("reference", refuses, lipschitz, elf, elf_inverse, elf_bumps, elf_bumps_inverse)
+BACKEND = Backend("reference", unsupported_reason, lipschitz, elf, elf_inverse, elf_bumps, elf_bumps_inverse)

@@ -1,7 +1,8 @@
-"""Real rows against sampled rows: column by column, pair by pair, and by a classifier that tries to tell them apart."""
+"""Comparison of real and sampled rows: marginal distributions, correlations, and a classifier two-sample test."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,49 +16,68 @@ from sklearn.model_selection import GroupKFold
 
 from elflow.report._tables import Column
 
-__all__ = ["Correlations", "Marginal", "TwoSample", "correlations", "dependent", "marginal", "two_sample"]
+__all__ = [
+    "Correlations",
+    "Marginal",
+    "TwoSample",
+    "compare_correlations",
+    "compare_marginal",
+    "compute_auc",
+    "run_two_sample_test",
+    "select_dependent",
+]
 
 Floats = NDArray[np.float64]
 
-MOST_LABELS = 15
-MOST_BINS = 30
-MIDDLE = (0.005, 0.995)
-"""The share of a column that is drawn: beyond it a few outliers would press everything else into one bin."""
-FOLDS = 5
-FEWEST = 10
-"""Rows of either kind, below which a classifier has nothing to learn from."""
-MOST_CODES = 200
-"""Categories that the classifier sees as such; the rarest beyond count as one."""
+MAX_LABELS = 15
+"""Number of labels in the plot of a column; rarer ones are only counted."""
+MAX_BINS = 30
+PLOTTED_QUANTILES = (0.005, 0.995)
+"""Range of a plot: without a limit, a few outliers would squeeze all other values into one bin."""
+N_FOLDS = 5
+MIN_CLASSIFIER_ROWS = 10
+"""Real rows, and sampled rows, below which no classifier is trained."""
+MAX_CLASSIFIER_LABELS = 200
+"""Number of labels that the classifier distinguishes; rarer ones share a code."""
+N_INFORMATION_BINS = 8
+MIN_IMPORTANCE = 0.01
+"""Loss of AUC from which a column counts as informative."""
 
 
 @dataclass(frozen=True)
 class Marginal:
-    """One column: the shares of real and of sampled rows in bins between `edges`, or with each of the `labels`."""
+    """Marginal distribution of one column, in the real and in the sampled rows."""
 
     name: str
     kind: str
     labels: tuple[str, ...]
-    others: int
-    """How many labels there are besides."""
+    """The labels that are plotted; empty for numbers and times."""
+    n_others: int
+    """Number of labels that are not plotted."""
     edges: Floats
+    """Edges of the histogram bins, `(bins + 1,)`."""
     real: Floats
+    """Share of the real rows in each bin, or with each label."""
     sampled: Floats
+    """Share of the sampled rows in each bin, or with each label."""
     missing: tuple[float, float]
-    """The shares of missing values, real and sampled."""
+    """Share of missing values among the real and the sampled rows."""
     distance: float
-    """From 0 to 1: Kolmogorov and Smirnov's for numbers and times, the total variation for labels."""
+    """From 0 to 1: Kolmogorov-Smirnov distance for numbers and times, total variation distance for labels."""
 
 
 @dataclass(frozen=True)
 class Correlations:
-    """Spearman's rank correlations of the columns, 0 where a column is constant."""
+    """Spearman rank correlations between columns, 0 for a constant column."""
 
     names: tuple[str, ...]
     real: Floats
+    """Correlations of the real rows, `(columns, columns)`."""
     sampled: Floats
+    """Correlations of the sampled rows, `(columns, columns)`."""
 
     def largest_differences(self, count: int) -> list[tuple[str, str, float, float]]:
-        """The pairs of columns whose correlation the samples miss most, with the real and the sampled one."""
+        """The pairs of columns with the largest difference, each with its real and its sampled correlation."""
         i, j = np.tril_indices(len(self.names), -1)
         order = np.argsort(-np.abs(self.sampled - self.real)[i, j], kind="stable")[:count]
         pairs = zip(i[order], j[order], strict=True)
@@ -66,68 +86,72 @@ class Correlations:
 
 @dataclass(frozen=True)
 class TwoSample:
-    """How well a classifier tells real rows from sampled ones."""
+    """Result of the two-sample test: how well a classifier distinguishes real from sampled rows."""
 
     auc: float
+    """Area under the ROC curve, cross-validated: 0.5 for indistinguishable rows, 1 for perfect separation."""
     error: float
-    rows: int
-    """Of either kind."""
-    telling: tuple[tuple[str, float], ...]
-    """The columns that it tells them by, with how much of the AUC goes when they are shuffled; none where
-    it hardly tells them apart."""
+    """Standard error of `auc`."""
+    n_rows: int
+    """Number of real rows, and of sampled rows."""
+    top_columns: tuple[tuple[str, float], ...]
+    """The most informative columns, each with the loss of AUC when it is shuffled; empty for an AUC close to 0.5."""
 
 
-def marginal(column: Column) -> Marginal:
-    """What there is to draw about one column."""
+def compare_marginal(column: Column) -> Marginal:
+    """Compare the distributions of real and of sampled values in one column."""
     real, sampled = column.real[~np.isnan(column.real)], column.sampled[~np.isnan(column.sampled)]
     missing = (1 - len(real) / len(column.real), 1 - len(sampled) / len(column.sampled))
-    if column.labelled:
-        bins = np.arange(max(len(column.labels), 1) + 1, dtype=np.float64) - 0.5
-        a, b = _shares(real, bins), _shares(sampled, bins)
-        distance, labels = float(np.abs(a - b).sum() / 2), column.labels
-        if len(labels) > MOST_LABELS:
-            most = np.sort(np.argsort(-a, kind="stable")[:MOST_LABELS])
-            labels, a, b = tuple(labels[k] for k in most), a[most], b[most]
-        others = len(column.labels) - len(labels)
-        return Marginal(column.name, column.kind, labels, others, bins, a, b, missing, distance)
-    edges = _edges(column.kind, real if len(real) else sampled)
-    distance = float(stats.ks_2samp(real, sampled, method="asymp").statistic) if len(real) and len(sampled) else 1.0
-    if not len(real) and not len(sampled):
-        distance = 0.0
-    return Marginal(
-        column.name, column.kind, (), 0, edges, _shares(real, edges), _shares(sampled, edges), missing, distance
-    )
+    if column.has_labels:
+        edges = np.arange(max(len(column.labels), 1) + 1, dtype=np.float64) - 0.5
+        real_shares, sampled_shares = _compute_shares(real, edges), _compute_shares(sampled, edges)
+        distance, labels = float(np.abs(real_shares - sampled_shares).sum() / 2), column.labels
+        if len(labels) > MAX_LABELS:
+            top = np.sort(np.argsort(-real_shares, kind="stable")[:MAX_LABELS])
+            labels = tuple(labels[k] for k in top)
+            real_shares, sampled_shares = real_shares[top], sampled_shares[top]
+        n_others = len(column.labels) - len(labels)
+        return Marginal(
+            column.name, column.kind, labels, n_others, edges, real_shares, sampled_shares, missing, distance
+        )
+    edges = _choose_edges(column.kind, real if len(real) else sampled)
+    if len(real) and len(sampled):
+        distance = float(stats.ks_2samp(real, sampled, method="asymp").statistic)
+    else:
+        distance = 0.0 if len(real) == len(sampled) else 1.0
+    real_shares, sampled_shares = _compute_shares(real, edges), _compute_shares(sampled, edges)
+    return Marginal(column.name, column.kind, (), 0, edges, real_shares, sampled_shares, missing, distance)
 
 
-def _edges(kind: str, values: Floats) -> Floats:
-    """Of bins over the middle of the values; a bin of its own for each of a few integers."""
+def _choose_edges(kind: str, values: Floats) -> Floats:
+    """Edges of histogram bins over most of the values; for a narrow range of integers, one bin each."""
     if not len(values):
         return np.array([0.0, 1.0])
-    low, high = (float(bound) for bound in np.quantile(values, MIDDLE))
+    low, high = (float(bound) for bound in np.quantile(values, PLOTTED_QUANTILES))
     if kind == "integer":
-        step = max(1, int(np.ceil((high - low + 1) / MOST_BINS)))
+        step = max(1, int(np.ceil((high - low + 1) / MAX_BINS)))
         return np.arange(np.floor(low), np.ceil(high) + step + 0.5, step) - 0.5
     if not high > low:
         spread = max(abs(low), 1.0) / 2
         return np.linspace(low - spread, low + spread, 12)
-    count = int(np.clip(np.sqrt(len(values)), 8, MOST_BINS))
+    count = int(np.clip(np.sqrt(len(values)), 8, MAX_BINS))
     margin = (high - low) / count / 2
     return np.linspace(low - margin, high + margin, count + 2)
 
 
-def _shares(values: Floats, edges: Floats) -> Floats:
+def _compute_shares(values: Floats, edges: Floats) -> Floats:
     return np.histogram(values, edges)[0] / max(len(values), 1)
 
 
-def dependent(columns: tuple[Column, ...], count: int) -> tuple[int, ...]:
-    """The places of the columns that depend on each other most, by their mutual information; at most `count`."""
+def select_dependent(columns: Sequence[Column], count: int) -> tuple[int, ...]:
+    """Select up to `count` columns with the strongest dependence, by their mutual information."""
     if len(columns) <= count:
         return tuple(range(len(columns)))
-    cells = [_cells(column.real) for column in columns]
+    bins = [_bin_values(column.real) for column in columns]
     information = np.zeros((len(columns), len(columns)))
     for i in range(len(columns)):
         for j in range(i):
-            information[i, j] = information[j, i] = _information(cells[i], cells[j])
+            information[i, j] = information[j, i] = _estimate_information(bins[i], bins[j])
     chosen = [int(k) for k in np.unravel_index(int(information.argmax()), information.shape)]
     while len(chosen) < count:
         rest = [k for k in range(len(columns)) if k not in chosen]
@@ -135,25 +159,26 @@ def dependent(columns: tuple[Column, ...], count: int) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def _cells(values: Floats, count: int = 8) -> NDArray[np.int64]:
-    """In which of `count` bins, with about as many values in each, a value lies; missing ones in a bin of their own."""
+def _bin_values(values: Floats) -> NDArray[np.int64]:
+    """Indices of bins with about the same number of values each; missing values have a bin of their own."""
     known = values[~np.isnan(values)]
-    edges = np.unique(np.quantile(known, np.linspace(0, 1, count + 1)[1:-1])) if len(known) else np.zeros(0)
-    return np.where(np.isnan(values), count, np.searchsorted(edges, values, side="right"))
+    shares = np.linspace(0, 1, N_INFORMATION_BINS + 1)[1:-1]
+    edges = np.unique(np.quantile(known, shares)) if len(known) else np.zeros(0)
+    return np.where(np.isnan(values), N_INFORMATION_BINS, np.searchsorted(edges, values, side="right"))
 
 
-def _information(a: NDArray[np.int64], b: NDArray[np.int64]) -> float:
-    """The mutual information of two columns of bins, less what chance alone would give (Miller's correction)."""
-    table = np.zeros((9, 9))
-    np.add.at(table, (a, b), 1 / len(a))
-    expected = np.outer(table.sum(1), table.sum(0))
-    seen = table > 0
-    chance = ((table.sum(1) > 0).sum() - 1) * ((table.sum(0) > 0).sum() - 1) / (2 * len(a))
-    return float((table[seen] * np.log(table[seen] / expected[seen])).sum() - chance)
+def _estimate_information(a: NDArray[np.int64], b: NDArray[np.int64]) -> float:
+    """Mutual information of two binned columns, with the Miller-Madow correction for its bias."""
+    joint = np.zeros((N_INFORMATION_BINS + 1, N_INFORMATION_BINS + 1))
+    np.add.at(joint, (a, b), 1 / len(a))
+    product = np.outer(joint.sum(1), joint.sum(0))
+    seen = joint > 0
+    bias = ((joint.sum(1) > 0).sum() - 1) * ((joint.sum(0) > 0).sum() - 1) / (2 * len(a))
+    return float((joint[seen] * np.log(joint[seen] / product[seen])).sum() - bias)
 
 
-def correlations(columns: tuple[Column, ...]) -> Correlations:
-    """Rank correlations of real and of sampled rows, over the rows where both columns have a value."""
+def compare_correlations(columns: Sequence[Column]) -> Correlations:
+    """Compute rank correlations of real and of sampled rows, over the rows in which both columns have a value."""
     real, sampled = (
         pd.DataFrame(dict(enumerate(values))).corr(method="spearman", min_periods=3).fillna(0).to_numpy()
         for values in ([c.real for c in columns], [c.sampled for c in columns])
@@ -161,49 +186,54 @@ def correlations(columns: tuple[Column, ...]) -> Correlations:
     return Correlations(tuple(c.name for c in columns), real, sampled)
 
 
-def two_sample(columns: tuple[Column, ...], random_state: int) -> TwoSample | None:
-    """Cross-validates a gradient-boosting classifier on as many real as sampled rows; None where these are too few.
+def run_two_sample_test(columns: Sequence[Column], random_state: int) -> TwoSample | None:
+    """Cross-validate a gradient-boosting classifier of real and sampled rows; None if there are too few rows.
 
-    The real and the sampled row with the same number share a fold: under a context they have it in common.
+    The real and the sampled row with the same index are in the same fold, because they share their context.
     """
     count = min(len(columns[0].real), len(columns[0].sampled))
-    if count < FEWEST:
+    if count < MIN_CLASSIFIER_ROWS:
         return None
-    x = np.column_stack([np.append(_seen(c, c.real[:count]), _seen(c, c.sampled[:count])) for c in columns])
+    x = np.column_stack(
+        [np.append(_merge_labels(c, c.real[:count]), _merge_labels(c, c.sampled[:count])) for c in columns]
+    )
     y, group = np.repeat([0, 1], count), np.tile(np.arange(count), 2)
-    aucs, variances, drops = [], [], np.zeros(len(columns))
+    aucs, variances, losses = [], [], np.zeros(len(columns))
     classifier = HistGradientBoostingClassifier(
         max_leaf_nodes=15,
         min_samples_leaf=min(20, max(2, count // 10)),
-        categorical_features=[c.labelled for c in columns],
+        categorical_features=[c.has_labels for c in columns],
         early_stopping=False,
         random_state=random_state,
     )
-    for train, test in GroupKFold(FOLDS, shuffle=True, random_state=random_state).split(x, y, group):
+    for train, test in GroupKFold(N_FOLDS, shuffle=True, random_state=random_state).split(x, y, group):
         classifier.fit(x[train], y[train])
         score = classifier.decision_function(x[test])
-        auc, variance = area(score[y[test] == 0], score[y[test] == 1])
+        auc, variance = compute_auc(score[y[test] == 0], score[y[test] == 1])
         aucs.append(auc)
         variances.append(variance)
-        if len(aucs) == FOLDS:
+        if len(aucs) == N_FOLDS:  # one fold is enough to rank the columns
             importance: Any = permutation_importance(
                 classifier, x[test], y[test], scoring="roc_auc", n_repeats=3, random_state=random_state
             )
-            drops = importance.importances_mean
-    auc, error = float(np.mean(aucs)), float(np.sqrt(np.sum(variances)) / FOLDS)
-    order = [int(k) for k in np.argsort(-drops, kind="stable")[:3] if drops[k] > 0.01]
-    telling = tuple((columns[k].name, float(drops[k])) for k in order) if auc > 0.5 + 2 * error else ()
-    return TwoSample(auc, error, count, telling)
+            losses = importance.importances_mean
+    auc, error = float(np.mean(aucs)), float(np.sqrt(np.sum(variances)) / N_FOLDS)
+    order = [int(k) for k in np.argsort(-losses, kind="stable")[:3] if losses[k] > MIN_IMPORTANCE]
+    top_columns = tuple((columns[k].name, float(losses[k])) for k in order) if auc > 0.5 + 2 * error else ()
+    return TwoSample(auc, error, count, top_columns)
 
 
-def _seen(column: Column, values: Floats) -> Floats:
-    return np.minimum(values, MOST_CODES) if column.labelled else values
+def _merge_labels(column: Column, values: Floats) -> Floats:
+    return np.minimum(values, MAX_CLASSIFIER_LABELS) if column.has_labels else values
 
 
-def area(low: Floats, high: Floats) -> tuple[float, float]:
-    """The area under the curve of scores that should be low and high, and its variance (DeLong's)."""
-    below = stats.rankdata(np.append(low, high))
-    of_low = (below[: len(low)] - stats.rankdata(low)) / len(high)  # the share of high scores below each low one
-    of_high = (below[len(low) :] - stats.rankdata(high)) / len(low)
+def compute_auc(low: Floats, high: Floats) -> tuple[float, float]:
+    """Area under the ROC curve for scores that should be low and scores that should be high, and its variance.
+
+    The variance is that of DeLong et al. (1988).
+    """
+    ranks = stats.rankdata(np.append(low, high))
+    of_low = (ranks[: len(low)] - stats.rankdata(low)) / len(high)  # share of high scores below each low score
+    of_high = (ranks[len(low) :] - stats.rankdata(high)) / len(low)
     variance = sum(np.var(part, ddof=1) / len(part) for part in (of_low, of_high) if len(part) > 1)
     return float(of_high.mean()), float(variance)

@@ -1,8 +1,7 @@
-"""The HTML of a report. Whatever comes from the table goes through `text`."""
+"""The HTML of a report. All text from the table passes through `escape`."""
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,250 +11,246 @@ import pandas as pd
 
 from elflow.report import _plots
 from elflow.report._compare import Marginal
-from elflow.report._measure import Findings
+from elflow.report._format import format_count, format_error, format_number
 from elflow.report._style import CSS
-from elflow.report._tables import plain
-from elflow.report._verdicts import AUC_LIMITS, RESIDUAL_LIMITS, Verdict, decimals, tiny, verdicts
+from elflow.report.findings import Findings
+from elflow.report.html import escape, render_document
+from elflow.report.verdicts import AUC_LIMITS, RESIDUAL_LIMITS, Verdict, judge
 
-__all__ = ["page"]
+__all__ = ["render_page"]
 
-MOST_MARGINALS = 16
-MOST_VALUES = 20
-"""Columns in the table of anomalous rows."""
-LEVELS = {"good": "Good.", "fair": "Fair.", "look": "Look here.", "": ""}
-STOPPED = {
-    "patience": "Training ended when held-out rows no longer gained.",
-    "max_steps": "Training ended after the number of steps that it was given.",
-    "time_limit": "Training ended when its time was up; it may get better with more.",
-}
+MAX_MARGINALS = 16
+MAX_ANOMALY_COLUMNS = 20
+"""Number of columns in the table of anomalous rows."""
+N_LARGEST_DIFFERENCES = 5
+LEVELS = {"good": "Good.", "fair": "Fair.", "poor": "Poor.", "": ""}
+KINDS = {"category": "categorical"}
+"""Adjectives for kinds of columns; the other kinds are adjectives already."""
 REAL_AND_SAMPLED = '<p class="legend"><span class="real">real rows</span><span class="sampled">sampled rows</span></p>'
-CONTENT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""What a browser may load for the page: nothing. Neither may it run anything."""
 
 
-def page(found: Findings, random_state: int) -> str:
-    """The whole page."""
+def render_page(found: Findings, random_state: int) -> str:
+    """Render the whole page."""
     sections = [
-        _two(_training(found), _likelihood(found)),
-        _marginals(found),
-        _pairs(found, random_state),
-        _pits(found),
-        _correlations(found),
-        _anomalies(found),
-        _two(_two_sample(found), _inverse(found)),
+        _render_two(_render_training(found), _render_likelihood(found)),
+        _render_marginals(found),
+        _render_pairs(found, random_state),
+        _render_pits(found),
+        _render_correlations(found),
+        _render_anomalies(found),
+        _render_two(_render_two_sample(found), _render_inverse(found)),
     ]
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{CONTENT}">
-<title>How good is this density? elflow report</title>
-<style>{CSS}</style>
-</head>
-<body>
-{_head(found)}
+    body = f"""{_render_header(found)}
 <main>
 {"".join(sections)}
 </main>
-<footer>Made by elflow. Everything on this page is inside this file. {_looked_at(found)}</footer>
-</body>
-</html>
-"""
+<footer>Made by elflow. This file is self-contained. {_describe_rows_used(found)}</footer>"""
+    return render_document("Density report - elflow", body, CSS)
 
 
-def text(words: Any) -> str:
-    """What a user wrote, as HTML that shows it and does nothing else."""
-    return html.escape(plain(words))
-
-
-def _head(found: Findings) -> str:
-    kinds = ", ".join(f"{found.kinds.count(kind)} {kind}" for kind in dict.fromkeys(found.kinds))
-    context = f" given {_count(found.n_context, 'column')} of context" if found.n_context else ""
+def _render_header(found: Findings) -> str:
+    kinds = ", ".join(f"{found.kinds.count(kind)} {KINDS.get(kind, kind)}" for kind in dict.fromkeys(found.kinds))
+    context = f", given {format_count(found.n_context_columns, 'context column')}" if found.n_context_columns else ""
     lead = (
-        f"A flow of the kind <b>{text(found.flow)}</b> with {_count(found.n_parameters, 'parameter')} for "
-        f"{_count(len(found.kinds), 'column')} ({kinds}){context}, fitted to {_count(found.n_rows, 'row')} in "
-        f"{_duration(found.seconds)}. {STOPPED.get(found.stopped, f'Training ended: {text(found.stopped)}.')}"
+        f"Flow <b>{escape(found.flow)}</b> with {format_count(found.n_parameters, 'parameter')}, fitted to "
+        f"{format_count(found.n_fitted_rows, 'row')} of {format_count(len(found.kinds), 'column')} ({kinds}){context}. "
+        f"Training: {found.training.describe()}."
     )
-    tiles = "".join(_tile(verdict) for verdict in verdicts(found))
+    if found.training.stopped == "time_limit":
+        lead += " More time may improve the fit."
+    tiles = "".join(_render_tile(verdict) for verdict in judge(found))
     return (
         f'<header><h1>How good is this density?</h1><p class="lead">{lead}</p>'
         f'<section class="tiles" aria-label="Verdicts">{tiles}</section></header>'
     )
 
 
-def _tile(verdict: Verdict) -> str:
+def _render_tile(verdict: Verdict) -> str:
     value, _, error = verdict.value.partition(" ± ")
     error = f" <small>± {error}</small>" if error else ""
     level = f'<span class="level">{LEVELS[verdict.level]}</span> ' if verdict.level else ""
     return (
         f'<article class="tile {verdict.level}"><h3>{verdict.title}</h3><p class="value">{value}{error}</p>'
-        f'<p class="unit">{verdict.unit}</p><p>{level}{text(verdict.reading)}</p></article>'
+        f'<p class="unit">{verdict.unit}</p><p>{level}{escape(verdict.reading)}</p></article>'
     )
 
 
-def _training(found: Findings) -> str:
-    if not found.history:
-        return _card("training", "Training", "<p>This model has no record of its training.</p>")
-    legend = '<p class="legend"><span class="real">training rows</span><span class="sampled">held-out rows</span></p>'
-    note = "The dot is the best round, whose weights were kept. Earlier rounds may lie below the picture."
-    return _card("training", "Training", legend + _plots.training(found.history) + _note(note))
+def _render_training(found: Findings) -> str:
+    legend = '<p class="legend"><span class="real">training rows</span><span class="sampled">validation rows</span></p>'
+    note = "The dot marks the best round, whose weights were kept. Low scores of the first rounds may be cut off."
+    return _render_card(
+        "training", "Training", legend + _plots.draw_training(found.training.history) + _render_note(note)
+    )
 
 
-def _likelihood(found: Findings) -> str:
+def _render_likelihood(found: Findings) -> str:
     rows = [
         (
-            f"{score.name}<small>{text(score.detail)}</small>",
-            decimals(score.mean, score.error),
-            "" if score is found.scores[0] else decimals(score.gain, score.gain_error, signed=True),
+            f"{score.name}<small>{escape(score.detail)}</small>",
+            format_number(score.mean, score.error),
+            "" if score is found.scores[0] else format_number(score.gain, score.gain_error, signed=True),
         )
         for score in found.scores
     ]
-    if found.held_out:
-        how = (
-            f"All are scored on {_count(found.n_test, 'row')} that no model was fitted to. They did choose when the "
-            "training of this one stopped, which flatters it slightly; and the columns' ranges, categories and "
-            f"frequencies are those of all rows. The baselines were fitted to {found.n_train:,} others."
+    if found.is_validation:
+        note = (
+            f"All models are scored on the same {format_count(found.n_test, 'validation row')}, which none of them was "
+            "fitted to. These rows decided when training stopped, which favours this model slightly, and column "
+            "ranges, categories and frequencies were taken from all rows. The baselines were fitted to "
+            f"{found.n_train:,} other rows."
         )
     else:
-        how = (
-            "This is not the table that the model was fitted to, so it was split in halves: the baselines were fitted "
-            f"to {found.n_train:,} rows, and all are scored on the {found.n_test:,} others."
+        note = (
+            "The model was not fitted to this table, so the table was split in half: the baselines were fitted to "
+            f"{found.n_train:,} rows, and all models are scored on the other {found.n_test:,}."
         )
-    if found.n_context:
-        how += " The baselines do not see the context."
-    how += (
-        " Bars are two standard errors either way; gains are of this model, row by row. Components and bandwidth were "
-        "chosen on a fifth of the baselines' rows."
+    if found.n_context_columns:
+        note += " The baselines do not use the context."
+    note += (
+        " Error bars show two standard errors. The gain is the mean advantage of this model, row by row. The number of "
+        "components and the bandwidth were chosen on a fifth of the baselines' rows."
     )
-    table = _table(("", "nats per row", "gain"), rows)
-    return _card("likelihood", "Held-out likelihood", _plots.likelihood(found.scores) + table + _note(how))
+    table = _render_table(("model", "nats per row", "gain"), rows)
+    plot = _plots.draw_likelihood(found.scores)
+    return _render_card("likelihood", "Held-out log-likelihood", plot + table + _render_note(note))
 
 
-def _marginals(found: Findings) -> str:
-    shown = found.marginals[:MOST_MARGINALS]
-    figures = [_marginal(marginal, f"marginal-{k}") for k, marginal in enumerate(shown)]
-    kinds = [  # pictures and lists apart: they differ in height
-        "".join(figure for figure, marginal in zip(figures, shown, strict=True) if bool(marginal.labels) == labelled)
-        for labelled in (False, True)
+def _render_marginals(found: Findings) -> str:
+    shown = found.marginals[:MAX_MARGINALS]
+    figures = [_render_marginal(marginal, f"marginal-{k}") for k, marginal in enumerate(shown)]
+    groups = [  # plots and lists differ in height, so each group has its own grid
+        "".join(figure for figure, marginal in zip(figures, shown, strict=True) if bool(marginal.labels) == has_labels)
+        for has_labels in (False, True)
     ]
-    grids = "".join(f'<div class="small">{kind}</div>' for kind in kinds if kind)
-    rest = len(found.marginals) - len(shown)
-    note = "The difference is the greatest between the two distribution functions, or half the sum over categories; "
-    note += f"{rest} other columns differ less." if rest else "the column that differs most comes first."
-    note += " Pictures leave out the outermost half per cent on either side."
-    return _card("marginals", "Each column", REAL_AND_SAMPLED + grids + _note(note))
+    grids = "".join(f'<div class="small">{group}</div>' for group in groups if group)
+    n_hidden = len(found.marginals) - len(shown)
+    note = (
+        "The difference is the maximum distance between the two distribution functions (Kolmogorov-Smirnov), or the "
+        "total variation distance for categories. The column with the largest difference comes first."
+    )
+    if n_hidden:
+        verb = "is" if n_hidden == 1 else "are"
+        note += f" {format_count(n_hidden, 'other column')} with smaller differences {verb} not shown."
+    note += " Histograms omit the lowest and the highest 0.5 % of the values."
+    return _render_card("marginals", "Marginal distributions", REAL_AND_SAMPLED + grids + _render_note(note))
 
 
-def _marginal(marginal: Marginal, name: str) -> str:
-    caption = f"{marginal.kind} · differs by {marginal.distance:.1%}"
+def _render_marginal(marginal: Marginal, name: str) -> str:
+    caption = f"{KINDS.get(marginal.kind, marginal.kind)} · difference {marginal.distance:.1%}"
     if any(marginal.missing):
-        caption += " · missing {:.1%} / {:.1%}".format(*marginal.missing)
-    picture = _bars(marginal) if marginal.labels else _plots.histogram(marginal, name)
-    return f"<figure><figcaption><b>{text(marginal.name)}</b>{caption}</figcaption>{picture}</figure>"
+        caption += " · missing {:.1%} (sampled {:.1%})".format(*marginal.missing)
+    plot = _render_bars(marginal) if marginal.labels else _plots.draw_histogram(marginal, name)
+    return f"<figure><figcaption><b>{escape(marginal.name)}</b>{caption}</figcaption>{plot}</figure>"
 
 
-def _bars(marginal: Marginal) -> str:
-    """A list with two bars for each label, which is text and not part of a picture."""
-    most = max(marginal.real.max(), marginal.sampled.max(), 1e-9)
+def _render_bars(marginal: Marginal) -> str:
+    """Render a list with two bars per label, in which labels are text."""
+    largest = max(marginal.real.max(), marginal.sampled.max(), 1e-9)
     items = []
     for label, real, sampled in zip(marginal.labels, marginal.real, marginal.sampled, strict=True):
-        shares = f"{real:.1%} of real, {sampled:.1%} of sampled rows"
+        shares = f"{real:.1%} of real rows, {sampled:.1%} of sampled rows"
         bars = "".join(
-            f'<i class="{which}" style="--w:{share / most:.3f}"></i>'
+            f'<i class="{which}" style="--w:{share / largest:.3f}"></i>'
             for which, share in (("real", real), ("sampled", sampled))
         )
         items.append(
-            f'<li title="{text(label)}: {shares}"><span>{text(label) or "&nbsp;"}</span><div>{bars}</div></li>'
+            f'<li title="{escape(label)}: {shares}"><span>{escape(label) or "&nbsp;"}</span><div>{bars}</div></li>'
         )
-    if marginal.others:
-        items.append(f'<li class="others">and {_count(marginal.others, "other")}</li>')
+    if marginal.n_others:
+        items.append(f'<li class="others">and {format_count(marginal.n_others, "other")}</li>')
     return f'<ul class="bars">{"".join(items)}</ul>'
 
 
-def _pairs(found: Findings, random_state: int) -> str:
+def _render_pairs(found: Findings, random_state: int) -> str:
     chosen = [found.columns[k] for k in found.paired]
     if len(chosen) < 2:
         return ""
     cells, k = [], 0
     for i, up in enumerate(chosen):
-        cells.append(f'<div class="self" style="--r:{i + 1};--c:{i + 1}"><b>{text(up.name)}</b></div>')
+        cells.append(f'<div class="self" style="--r:{i + 1};--c:{i + 1}"><b>{escape(up.name)}</b></div>')
         for j, across in enumerate(chosen[:i]):
-            axes = f"{text(across.name)} across, {text(up.name)} up"
+            axes = f"{escape(up.name)} against {escape(across.name)}"
             cells.append(f'<div class="both" style="--k:{k}">{axes}</div>')
             for which, row, column in (("real", i, j), ("sampled", j, i)):
                 k += 1
-                source = _plots.scatter(across, up, which, random_state)
+                source = _plots.draw_scatter(across, up, which, random_state)
                 place = f"--r:{row + 1};--c:{column + 1};--k:{k}"
                 image = f'<img src="{source}" alt="{which} rows: {axes}">'
                 cells.append(f'<figure style="{place}" title="{which}: {axes}">{image}</figure>')
             k += 1
-    how = "Real rows below the diagonal, sampled ones above; a picture has the same axes as its mirror image."
+    note = "Real rows are below the diagonal, sampled rows above it. A plot and its mirror image have the same axes."
     if len(found.columns) > len(chosen):
-        how += f" These are the {len(chosen)} of {len(found.columns)} columns that depend on each other most."
+        note += f" Shown are the {len(chosen)} of {len(found.columns)} columns with the strongest dependence."
     grid = f'<div class="pairs" style="--n:{len(chosen)}">{"".join(cells)}</div>'
-    return _card("pairs", "Pairs of columns", REAL_AND_SAMPLED + grid + _note(how))
+    return _render_card("pairs", "Pairs of columns", REAL_AND_SAMPLED + grid + _render_note(note))
 
 
-def _pits(found: Findings) -> str:
+def _render_pits(found: Findings) -> str:
     if not found.pits:
         return ""
     figures = "".join(
-        f"<figure><figcaption><b>{text(one.name)}</b>{_uniform(one.p_value)}</figcaption>"
-        f"{_plots.pit(one, f'pit-{k}')}</figure>"
-        for k, one in enumerate(found.pits)
+        f"<figure><figcaption><b>{escape(pit.name)}</b>{_describe_p_value(pit.p_value)}</figcaption>"
+        f"{_plots.draw_pit(pit, f'pit-{k}')}</figure>"
+        for k, pit in enumerate(found.pits)
     )
     legend = (
         '<p class="legend"><span class="sampled">real values</span>'
-        '<span class="band">where 95 % of uniform bins lie</span></p>'
+        '<span class="band">95 % range of a uniform distribution</span></p>'
     )
-    how = (
-        f"Where {_rows_judged(found, len(found.pits[0].values))} lie in the model's distribution of one column given "
-        "the others, from 0 (lower than all) to 1. If the model is right, the histogram is flat; a hump in the middle "
-        "means distributions that are too wide, peaks at the ends too narrow, a slope too low or too high."
+    rows = _describe_judged_rows(found, len(found.pits[0].values))
+    note = (
+        f"Probability integral transform (PIT) of {rows}: the value of the conditional distribution function of a "
+        "column, given all other columns. If the model is calibrated, the histogram is flat. A hump in the middle "
+        "means that the conditional distributions are too wide, peaks at both ends that they are too narrow, and a "
+        "slope that they are too low or too high."
     )
-    return _card("pit", "Calibration", legend + f'<div class="small">{figures}</div>' + _note(how))
+    return _render_card("pit", "Calibration", legend + f'<div class="small">{figures}</div>' + _render_note(note))
 
 
-def _uniform(p_value: float) -> str:
+def _describe_p_value(p_value: float) -> str:
     if p_value < 0.001:
-        return f'<span class="look"><span class="level">not uniform</span></span> (p = {p_value:.0e})'
-    return f"{'doubtful' if p_value < 0.05 else 'uniform'} (p = {p_value:.2g})"
+        return f'<span class="poor"><span class="level">not uniform</span></span> (p = {p_value:.0e})'
+    return f"{'possibly not uniform' if p_value < 0.05 else 'uniform'} (p = {p_value:.2g})"
 
 
-def _correlations(found: Findings) -> str:
+def _render_correlations(found: Findings) -> str:
     both = found.correlations
     if len(both.names) < 2:
         return ""
     difference = both.sampled - both.real
     limit = max(0.1, float(np.abs(difference).max()))
     maps = "".join(
-        f"<figure><figcaption><b>{title}</b>from &minus;{most:.2g} to {most:.2g}</figcaption>"
-        f"{_plots.heat(values, both.names, most, f'heat-{k}', f'{title}: rank correlations')}</figure>"
-        for k, (title, values, most) in enumerate(
-            [("Real", both.real, 1.0), ("Sampled", both.sampled, 1.0), ("Difference", difference, limit)]
+        f"<figure><figcaption><b>{title}</b>scale from &minus;{end:.2g} to {end:.2g}</figcaption>"
+        f"{_plots.draw_heatmap(values, both.names, end, f'heat-{k}', f'{title}: rank correlations')}</figure>"
+        for k, (title, values, end) in enumerate(
+            [("Real rows", both.real, 1.0), ("Sampled rows", both.sampled, 1.0), ("Difference", difference, limit)]
         )
     )
     legend = '<p class="legend"><span class="positive">positive</span><span class="negative">negative</span></p>'
     rows = [
-        (f"{text(a)} &times; {text(b)}", decimals(real), decimals(sampled), decimals(sampled - real, signed=True))
-        for a, b, real, sampled in both.largest_differences(5)
+        (
+            f"{escape(a)} &times; {escape(b)}",
+            format_number(real),
+            format_number(sampled),
+            format_number(sampled - real, signed=True),
+        )
+        for a, b, real, sampled in both.largest_differences(N_LARGEST_DIFFERENCES)
     ]
-    table = _table(("largest differences", "real", "sampled", "difference"), rows)
-    note = "Spearman's rank correlations; categories count by their frequency."
+    table = _render_table(("largest differences", "real", "sampled", "difference"), rows)
+    note = "Spearman rank correlations. Categories are ranked by frequency, or by value if they are numbers."
     if len(found.columns) > len(both.names):
-        note += f" The first {len(both.names)} of {len(found.columns)} columns."
-    content = legend + f'<div class="heats">{maps}</div>' + table + _note(note)
-    return _card("correlations", "Correlations", content)
+        note += f" Shown are the first {len(both.names)} of {len(found.columns)} columns."
+    content = legend + f'<div class="heats">{maps}</div>' + table + _render_note(note)
+    return _render_card("correlations", "Correlations", content)
 
 
-def _anomalies(found: Findings) -> str:
-    marks = np.array([anomaly.extreme for anomaly in found.anomalies]).sum(0)
-    shown = sorted(np.argsort(-marks, kind="stable")[:MOST_VALUES].tolist())
-    head = ["row", "log-density", "percentile", *(text(found.columns[k].name) for k in shown)]
+def _render_anomalies(found: Findings) -> str:
+    n_extremes = np.array([anomaly.is_extreme for anomaly in found.anomalies]).sum(0)
+    shown = sorted(np.argsort(-n_extremes, kind="stable")[:MAX_ANOMALY_COLUMNS].tolist())
+    head = ["row", "log-density", "anomaly score", *(escape(found.columns[k].name) for k in shown)]
     body = "".join(
-        f"<tr><td>{one.row:,}</td><td>{decimals(one.log_density)}</td><td>{one.percentile:.2f}</td>"
-        + "".join(_cell(one.values[k], one.extreme[k]) for k in shown)
+        f"<tr><td>{one.row:,}</td><td>{format_number(one.log_density)}</td><td>{one.anomaly_score:.2f}</td>"
+        + "".join(_render_cell(one.values[k], one.is_extreme[k]) for k in shown)
         + "</tr>"
         for one in found.anomalies
     )
@@ -263,119 +258,109 @@ def _anomalies(found: Findings) -> str:
         f"<table><thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead><tbody>{body}</tbody></table>"
     )
     note = (
-        f"The {len(found.anomalies)} least likely of {_count(found.looked_at, 'row')}, counted from 0; the "
-        "percentile is among the training rows. Values in red are far out in their own column already; in a row "
-        "without any, it is the combination that is unlikely."
+        f"The {len(found.anomalies)} least likely of {format_count(found.n_used_rows, 'row')}, numbered from 0. The "
+        "anomaly score is the percentage of training rows that are more likely. Values in red are extreme within their "
+        "column; in a row without any, the combination of values is unlikely."
     )
-    if len(shown) < len(found.columns):
-        note += f" {len(found.columns) - len(shown)} columns are not shown."
-    return _card("anomalies", "Most anomalous rows", f'<div class="scroll" tabindex="0">{table}</div>' + _note(note))
+    n_hidden = len(found.columns) - len(shown)
+    if n_hidden:
+        note += f" {format_count(n_hidden, 'column')} {'is' if n_hidden == 1 else 'are'} not shown."
+    scrollable = f'<div class="scroll" tabindex="0">{table}</div>'
+    return _render_card("anomalies", "Most anomalous rows", scrollable + _render_note(note))
 
 
-def _cell(value: Any, extreme: bool) -> str:
+def _render_cell(value: Any, is_extreme: bool) -> str:
     if pd.isna(value):
-        words = "&ndash;"
+        content = "&ndash;"
     elif isinstance(value, float | np.floating):
         number = float(value)
-        words = f"{number:,.0f}" if 1e5 <= abs(number) < 1e15 else f"{number:.5g}"
-        words = words.replace("-", "&minus;")
+        content = f"{number:,.0f}" if 1e5 <= abs(number) < 1e15 else f"{number:.5g}"
+        content = content.replace("-", "&minus;")
     else:
-        words = text(value)
-    return f'<td title="{text(value)}"{" class=extreme" if extreme else ""}>{words}</td>'
+        content = escape(value)
+    return f'<td title="{escape(value)}"{" class=extreme" if is_extreme else ""}>{content}</td>'
 
 
-def _two_sample(found: Findings) -> str:
+def _render_two_sample(found: Findings) -> str:
     test = found.two_sample
     if test is None:
-        return _card("two-sample", "Two-sample test", "<p>There are too few rows to train a classifier on.</p>")
-    gauge = _gauge(test.auc, decimals(test.auc, test.error), (0.5, 1.0), AUC_LIMITS, float)
-    how = (
-        f"A gradient-boosting classifier tries to tell {_rows_judged(found, test.rows)} from as many samples, in "
-        "five-fold cross-validation. At 0.5 it can only guess; at 1 it is always right. It also notices details such "
-        "as rounding."
+        return _render_card("two-sample", "Two-sample test", "<p>There are too few rows to train a classifier.</p>")
+    gauge = _render_gauge(test.auc, format_number(test.auc, test.error), (0.5, 1.0), AUC_LIMITS, float)
+    note = (
+        "Area under the ROC curve (AUC) of a gradient-boosting classifier that distinguishes "
+        f"{_describe_judged_rows(found, test.n_rows)} from as many sampled rows, in five-fold cross-validation. At 0.5 "
+        "the classifier guesses, at 1 it is always right. It also detects details such as rounding."
     )
-    if found.n_context:
-        how += " It sees the context."
-    if test.telling:
-        how += " What it goes by most: " + ", ".join(f"{text(name)} (&minus;{drop:.2f})" for name, drop in test.telling)
-        how += "; in brackets, what of the AUC is lost without."
-    return _card("two-sample", "Two-sample test", gauge + _note(how))
+    if found.n_context_columns:
+        note += " It uses the context, too."
+    if test.top_columns:
+        columns = ", ".join(f"{escape(name)} (&minus;{loss:.2f})" for name, loss in test.top_columns)
+        note += f" Most informative columns, with the change in AUC when they are shuffled: {columns}."
+    return _render_card("two-sample", "Two-sample test", gauge + _render_note(note))
 
 
-def _inverse(found: Findings) -> str:
+def _render_inverse(found: Findings) -> str:
     residual = found.inverse_residual
     gauge = ""
     if math.isfinite(residual):
-        gauge = _gauge(max(residual, 1e-8), tiny(residual), (1e-8, 1.0), RESIDUAL_LIMITS, math.log10)
-    how = (
-        "How far f(f<sup>&minus;1</sup>(z)) is from z at most, relative to 1 + |z|, over the latent points z of "
-        f"{_count(found.n_inverted, 'row')}: how far a sample is from what it was drawn from. Below 0.001 it is "
-        "rounding."
+        gauge = _render_gauge(max(residual, 1e-8), format_error(residual), (1e-8, 1.0), RESIDUAL_LIMITS, math.log10)
+    note = (
+        "Maximum of |f(f<sup>&minus;1</sup>(z)) &minus; z| / (1 + |z|) over the latent points z of "
+        f"{format_count(found.n_inverted, 'row')}: the numerical error of sampling. Values below 0.001 are rounding "
+        "errors."
     )
-    return _card("inverse", "Inverse residual", gauge + _note(how))
+    return _render_card("inverse", "Inverse residual", gauge + _render_note(note))
 
 
-def _gauge(
+def _render_gauge(
     value: float,
     shown: str,
     ends: tuple[float, float],
     limits: tuple[float, float],
     scale: Callable[[float], float],
 ) -> str:
-    """A line in three colours with a needle."""
+    """Render a line in three colours with a needle."""
 
-    def at(x: float) -> str:
+    def place(x: float) -> str:
         share = (scale(x) - scale(ends[0])) / (scale(ends[1]) - scale(ends[0]))
         return f"{100 * min(max(share, 0.0), 1.0):.1f}%"
 
-    first, second = (at(limit) for limit in limits)
-    zones = f"linear-gradient(90deg,var(--good) {first},var(--fair) {first},var(--fair) {second},var(--look) {second})"
-    ticks = "".join(f'<i style="--at:{at(x)}">{f"{x:g}".replace("e-0", "e-")}</i>' for x in (*ends, *limits))
-    needle = f'<u style="--at:{at(value)}"></u><b style="--at:{at(value)}">{shown}</b>'
+    first, second = (place(limit) for limit in limits)
+    zones = f"linear-gradient(90deg,var(--good) {first},var(--fair) {first},var(--fair) {second},var(--poor) {second})"
+    ticks = "".join(f'<i style="--at:{place(x)}">{f"{x:g}".replace("e-0", "e-")}</i>' for x in (*ends, *limits))
+    needle = f'<u style="--at:{place(value)}"></u><b style="--at:{place(value)}">{shown}</b>'
     return f'<div class="gauge" style="--zones:{zones}">{needle}{ticks}</div>'
 
 
-def _rows_judged(found: Findings, count: int) -> str:
-    if not found.judged_held_out:
-        return (
-            f"{_count(count, 'row')} (training rows among them, since few are held out)"
-            if found.held_out
-            else (f"{_count(count, 'row')} of this table")
-        )
-    return f"{_count(count, 'held-out row')}" if found.held_out else f"{_count(count, 'row')} of this table"
+def _describe_judged_rows(found: Findings, count: int) -> str:
+    if not found.is_validation:
+        return f"{format_count(count, 'row')} of this table"
+    if found.has_enough_test_rows:
+        return format_count(count, "validation row")
+    return f"{format_count(count, 'row')} (including training rows, because there are few validation rows)"
 
 
-def _looked_at(found: Findings) -> str:
-    if found.looked_at == found.table_rows:
-        return f"It looks at all {_count(found.table_rows, 'row')} of the table."
-    return f"It looks at {found.looked_at:,} of the {found.table_rows:,} rows of the table, drawn at random."
+def _describe_rows_used(found: Findings) -> str:
+    if found.n_used_rows == found.n_table_rows:
+        return f"It uses all {format_count(found.n_table_rows, 'row')} of the table."
+    return f"It uses {found.n_used_rows:,} of the {found.n_table_rows:,} rows of the table, chosen at random."
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Of HTML that is safe already."""
+def _render_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Render a table of cells that are HTML already."""
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     table = f'<table class="figures"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
     return f'<div class="scroll">{table}</div>'
 
 
-def _card(name: str, title: str, content: str) -> str:
+def _render_card(name: str, title: str, content: str) -> str:
     return f'<section class="card" id="{name}"><h2>{title}</h2>{content}</section>'
 
 
-def _two(left: str, right: str) -> str:
+def _render_two(left: str, right: str) -> str:
     return f'<div class="two">{left}{right}</div>'
 
 
-def _note(words: str) -> str:
-    return f'<p class="note">{words}</p>'
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3g} seconds"
-    return f"{seconds / 60:.3g} minutes" if seconds < 7200 else f"{seconds / 3600:.3g} hours"
+def _render_note(content: str) -> str:
+    return f'<p class="note">{content}</p>'

@@ -1,7 +1,28 @@
-"""Densities of tables: `FlowDensity`, and the columns and schema it is made of."""
+"""Densities of tables: `FlowDensity`, its schema and columns, and helpers for tables of any library."""
 
-from elflow.tabular.columns import Column
-from elflow.tabular.estimator import FlowDensity
+from elflow.tabular._flow import SAMPLE_BLOCK
+from elflow.tabular._random import RandomState, as_generator
+from elflow.tabular.columns import COLUMN_KINDS, Column
+from elflow.tabular.conditional import Conditional
+from elflow.tabular.estimator import N_DRAWS, FlowDensity
+from elflow.tabular.frames import ContextTable, Table, as_frame, digest, fingerprint, from_frame, table_kind
 from elflow.tabular.schema import Schema
 
-__all__ = ["Column", "FlowDensity", "Schema"]
+__all__ = [
+    "COLUMN_KINDS",
+    "N_DRAWS",
+    "SAMPLE_BLOCK",
+    "Column",
+    "Conditional",
+    "ContextTable",
+    "FlowDensity",
+    "RandomState",
+    "Schema",
+    "Table",
+    "as_frame",
+    "as_generator",
+    "digest",
+    "fingerprint",
+    "from_frame",
+    "table_kind",
+]

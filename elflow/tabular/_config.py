@@ -10,7 +10,7 @@ import numpy as np
 from elflow._checks import check_count
 from elflow.activations import PiecewiseQuadratic
 from elflow.flows.named import min_numbers
-from elflow.tabular._flow import build
+from elflow.tabular._flow import build_model
 from elflow.tabular.schema import Schema
 from elflow.training import Training
 
@@ -26,7 +26,7 @@ FITTED = ["options_", "n_rows_", "n_parameters_", "seed_", "fingerprint_"]
 
 
 def get_config(density: FlowDensity) -> dict[str, Any]:
-    """All of a fitted density but its weights and its training record, as JSON."""
+    """Configuration of a fitted density for JSON: all but its weights and its training record."""
     seed = int(density.random_state) if isinstance(density.random_state, Integral) else None
     context_schema = density.context_schema_
     parameters = {**density.get_params(), "random_state": seed, "log_dir": None}
@@ -40,9 +40,9 @@ def get_config(density: FlowDensity) -> dict[str, Any]:
 
 
 def set_config(density: D, config: dict[str, Any], training: dict[str, Any] | None) -> D:
-    """Sets the fitted attributes of a density from a configuration; its flow has initial weights."""
+    """Set the fitted attributes of a density from a configuration; its flow has initial weights."""
     if training is None:
-        raise ValueError("a fitted density must have a training record")
+        raise ValueError("a fitted density must have a training record, got none")
     density.training_ = Training.from_dict(training)
     density.schema_ = schema = Schema.from_dict(config["schema"])
     context_schema = config["context_schema"]
@@ -56,12 +56,14 @@ def set_config(density: D, config: dict[str, Any], training: dict[str, Any] | No
     for options in (density.options_, density.flow_options or {}):
         if "activation" in options:
             options["activation"] = PiecewiseQuadratic(**options["activation"])
-    density.model_ = build(density.flow, schema, density.context_schema_, density.options_, density.dequantization)
+    density.model_ = build_model(
+        density.flow, schema, density.context_schema_, density.options_, density.dequantization
+    )
     return density
 
 
 def min_config_numbers(config: dict[str, Any]) -> int:
-    """How many numbers a density of this configuration stores at least, without building it."""
+    """Minimum number of numbers in the file of a density of this configuration, without building it."""
     schema = Schema.from_dict(config["schema"])
     context_schema = config["context_schema"]
     context = 0 if context_schema is None else Schema.from_dict(context_schema).context_features

@@ -1,51 +1,52 @@
-"""What `FlowDensity` does with a flow over the rows of a table, once columns are numbers."""
+"""Operations of `FlowDensity` on encoded rows: building the flow, scoring and sampling."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from scipy.stats import qmc
 from torch import Tensor
 
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.flows.named import build_flow
 from elflow.flows.whitening import Whitened
-from elflow.tabular._conditional import Conditional
+from elflow.tabular._arrays import BoolArray, FloatArray
+from elflow.tabular._random import use_generator
 from elflow.tabular.schema import Schema
 from elflow.training import Rows
 
 __all__ = [
-    "build",
-    "conditional",
-    "context_numbers",
-    "held_out_rows",
-    "inverse_residual",
-    "numbers",
-    "samples",
-    "scores",
+    "SAMPLE_BLOCK",
+    "build_model",
+    "encode_context",
+    "encode_rows",
+    "iter_samples",
+    "measure_inverse_residual",
+    "score_rows",
+    "split_mask",
 ]
 
-Floats = NDArray[np.float64]
-
-BLOCK = 2**16
-"""How many rows, times draws, are scored or sampled at a time."""
-
-
-def held_out_rows(count: int, share: float, seed: int) -> NDArray[np.bool_]:
-    """Which rows are held out, `(count,)`."""
-    held_out = np.zeros(count, dtype=bool)
-    held_out[np.random.RandomState(seed).permutation(count)[: min(max(1, round(share * count)), count - 2)]] = True
-    return held_out
+MAX_SCORED_ROWS = 2**16
+"""Maximum number of rows, times draws, that are scored at a time."""
+SAMPLE_BLOCK = 2**16
+"""Number of rows that are sampled at a time."""
 
 
-def build(
+def split_mask(count: int, share: float, seed: int) -> BoolArray:
+    """Random mask of the validation rows, `(count,)`: at least one, and at most all but two."""
+    mask = np.zeros(count, dtype=bool)
+    mask[np.random.RandomState(seed).permutation(count)[: min(max(1, round(share * count)), count - 2)]] = True
+    return mask
+
+
+def build_model(
     name: str, schema: Schema, context_schema: Schema | None, options: dict[str, Any], dequantization: str
 ) -> Dequantized:
-    """A flow of that name for the rows of a table, with fresh weights; `whiten` is among its options."""
+    """Build a flow with new weights for the rows of a table; `whiten` is one of its options."""
     context = 0 if context_schema is None else context_schema.context_features
     arguments = {key: value for key, value in options.items() if key != "whiten"}
     flow = build_flow(name, schema.features, context, arguments)
@@ -54,65 +55,64 @@ def build(
     return Dequantized(flow, schema.exact, schema.cells, dequantization == "variational", context)
 
 
-def numbers(schema: Schema, frame: pd.DataFrame, context: Tensor | None = None, weight: Any = None) -> Rows:
-    """What a flow is given of a frame."""
+def encode_rows(
+    schema: Schema, frame: pd.DataFrame, context: Tensor | None = None, weight: FloatArray | None = None
+) -> Rows:
+    """Encode a frame of N rows as tensors, with its encoded context `(N, context)` and weights `(N,)` of mean 1."""
     exact, low, width, offset = map(torch.from_numpy, schema.encode(frame))
     w = None if weight is None else torch.from_numpy(weight / weight.mean()).float()
+    # Ends of cells stay in double precision: those of rare values far out in the tails would merge in single.
     return Rows(Cells(exact.float(), low, width, offset.float()), context, w)
 
 
-def context_numbers(schema: Schema | None, conditions: pd.DataFrame | None) -> Tensor | None:
-    """What a flow is given of a context."""
-    return None if schema is None or conditions is None else torch.from_numpy(schema.context(conditions)).float()
+def encode_context(schema: Schema | None, context: pd.DataFrame | None) -> Tensor | None:
+    """Encode the context of N rows as a tensor, `(N, context)`; None without a context."""
+    return None if schema is None or context is None else torch.from_numpy(schema.encode_context(context)).float()
 
 
 @torch.no_grad()
-def scores(model: Dequantized, rows: Rows, draws: int) -> Floats:
-    """The log-density of each row, `(N,)`, from so many points of its cells: the same for all rows."""
-    columns = len(model.cells)
-    draws = draws if columns else 1
-    noise = torch.from_numpy(quasi_random(draws, columns)[:, None]) if columns else None
-    found = []
-    for at in range(0, len(rows), size := max(1, BLOCK // draws)):
-        block = rows.take(slice(at, at + size))
-        bounds = model(block.context).log_prob(block.x, noise).double()
-        found.append(torch.logsumexp(bounds, 0) - np.log(draws) if columns else bounds)
-    return torch.cat(found).numpy() if found else np.zeros(0)
-
-
-def quasi_random(draws: int, columns: int) -> Floats:
-    """Points that fill the unit cube evenly, `(draws, columns)`."""
-    power = max(0, draws - 1).bit_length()
-    return np.asarray(qmc.Sobol(columns, rng=0).random_base2(power)[:draws], np.float64)
-
-
-@torch.no_grad()
-def samples(model: Dequantized, count: int, c: Tensor | None, seed: int) -> Floats:
-    """New numbers, `(count, features)`, one for each row of the context if there is one."""
+def score_rows(model: Dequantized, rows: Rows, n_draws: int) -> FloatArray:
+    """Log-density of each row, `(N,)`, averaged over `n_draws` points of its cells; all rows share the points."""
+    n_cells = len(model.cells)
+    n_draws = n_draws if n_cells else 1
+    noise = torch.from_numpy(draw_quasi_random(n_draws, n_cells)[:, None]) if n_cells else None
     blocks = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for at in range(0, count, BLOCK):
-            size = min(BLOCK, count - at)
-            blocks.append(model().sample((size,)) if c is None else model(c[at : at + size]).sample())
-    return torch.cat(blocks).double().numpy()
+    for start in range(0, len(rows), size := max(1, MAX_SCORED_ROWS // n_draws)):
+        block = rows.take(slice(start, start + size))
+        bounds = model(block.context).log_prob(block.x, noise).double()
+        blocks.append(torch.logsumexp(bounds, 0) - np.log(n_draws) if n_cells else bounds)
+    return torch.cat(blocks).numpy() if blocks else np.zeros(0)
 
 
-def conditional(
-    model: Dequantized, schema: Schema, name: str, frame: pd.DataFrame, context: Tensor | None
-) -> Conditional:
-    """The distribution of a column for each row, whatever values of it the rows have."""
-    neutral = schema.column(name).values(np.zeros(len(frame))).set_axis(frame.index)
-    rows = numbers(schema, frame.assign(**{name: neutral}), context)
-    if not rows.x.offset.isfinite().all():
-        outside = int((~rows.x.offset.isfinite()).sum())
-        raise ValueError(f"X must lie within the bounds of the columns conditioned on, got {outside} rows outside")
-    return Conditional(model, schema, name, rows)
+def draw_quasi_random(count: int, dimensions: int) -> FloatArray:
+    """Points of a Sobol sequence, `(count, dimensions)`, which fill the unit cube evenly."""
+    power = max(0, count - 1).bit_length()
+    return np.asarray(qmc.Sobol(dimensions, rng=0).random_base2(power)[:count], np.float64)
+
+
+def iter_samples(
+    model: Dequantized, n: int, context: Tensor | None, generator: torch.Generator
+) -> Iterator[FloatArray]:
+    """Samples of the features, at most `SAMPLE_BLOCK` rows at a time, `(rows, features)` in each block.
+
+    Arguments:
+        model: The fitted flow.
+        n: Number of rows; with a context, number of consecutive rows for each row of the context.
+        context: Encoded context, `(N, context)`.
+        generator: Source of random numbers, which is advanced.
+    """
+    total = n if context is None else n * len(context)
+    # Blocks have a fixed size: the numbers that torch draws depend on how many are drawn at once.
+    for start in range(0, total, SAMPLE_BLOCK):
+        rows = torch.arange(start, min(start + SAMPLE_BLOCK, total))
+        with torch.no_grad(), use_generator(generator):
+            z = model().sample(rows.shape) if context is None else model(context[rows // n]).sample()
+        yield z.double().numpy()
 
 
 @torch.no_grad()
-def inverse_residual(model: Dequantized, rows: Rows) -> float:
-    """How far latent points z are from f(f^-1(z)) at most, relative to 1 + |z|."""
+def measure_inverse_residual(model: Dequantized, rows: Rows) -> float:
+    """Maximum of |f(f^-1(z)) - z| / (1 + |z|) over the latent points z of the rows."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         x = model.dequantize(rows.x, rows.context)[0]

@@ -1,55 +1,72 @@
-"""What the values of a column are: found out, or asked for and checked."""
+"""Kinds of columns: inferred from values, or declared and checked."""
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from elflow._checks import check_choice
-from elflow.tabular._maps import Floats, Ints
+from elflow._checks import check_choice, warn_user
+from elflow.tabular._arrays import FloatArray, IntArray
 
-KINDS = ["continuous", "integer", "boolean", "category", "datetime"]
+__all__ = ["COLUMN_KINDS", "Declaration", "Level"]
 
-LEVELS = 20
-"""Up to how many distinct numbers a float column is a set of levels, if each occurs this often on average."""
-TIES = 5
-"""From how many rows for each distinct number on decimals are taken for rounded."""
-WIDEST = 2**53
-"""How far apart integers may lie."""
-ATOM, ATOM_ROWS = 0.05, 100
-"""Which share of the rows is too much for one value of a continuous column, and of how many rows at least."""
-MOST_TEXT = 50_000_000
-"""How many characters a column's categories may have: a file's header has to hold them."""
+COLUMN_KINDS = ["continuous", "integer", "boolean", "category", "datetime"]
+
+Declaration = str | Sequence[float | None]
+"""Declared kind of a column, or its bounds `(low, high)`, each of which may be None."""
+Level = str | int | float | bool
+"""One category."""
+
+MAX_NUMERIC_LEVELS = 20
+"""Maximum number of distinct values of a float column that is treated as a category; each must occur this often on
+average."""
+MIN_TIES = 5
+"""Number of rows per distinct value from which decimals are treated as rounded."""
+MAX_INTEGER_SPAN = 2**53
+"""Maximum distance between integers of a column: floats represent them exactly up to here."""
+MAX_ATOM_SHARE, MIN_ATOM_ROWS = 0.05, 100
+"""Share of one value in a continuous column above which a warning is issued, and the number of rows it takes."""
+MAX_LEVEL_CHARACTERS = 50_000_000
+"""Maximum number of characters in all categories of a column: the header of a model file holds them."""
 
 
-def asked(name: str, how: Any, found: str) -> tuple[str, tuple[float, float] | None]:
-    """The kind and the bounds that a user wants, or else the kind that was found."""
-    if how is None:
-        return found, None
-    if isinstance(how, str):
-        check_choice(f"columns[{name!r}]", how, KINDS)
-        allowed = {"continuous": ["continuous", "integer"], "integer": ["continuous", "integer", "boolean"]}
-        if found not in allowed.get(how, [how, "boolean", "integer"] if how == "boolean" else KINDS):
-            raise ValueError(f"column {name!r} must hold numbers to be {how}, got a column that is {found}")
-        if how == "datetime" and found != "datetime":
-            raise ValueError(f"column {name!r} must hold datetimes to be datetime, got a column that is {found}")
-        return how, None
+def resolve_kind(name: str, declared: Declaration | None, inferred: str) -> tuple[str, tuple[float, float] | None]:
+    """Kind and declared bounds of a column, after checking that the declaration suits the inferred kind."""
+    if declared is None:
+        return inferred, None
+    if isinstance(declared, str):
+        check_choice(f"columns[{name!r}]", declared, COLUMN_KINDS)
+        allowed = {
+            "continuous": ["continuous", "integer"],
+            "integer": ["continuous", "integer", "boolean"],
+            "boolean": ["boolean", "integer"],
+        }
+        if inferred not in allowed.get(declared, COLUMN_KINDS):
+            raise ValueError(f"column {name!r} must hold numbers to be {declared}, got a column of kind {inferred}")
+        if declared == "datetime" and inferred != "datetime":
+            raise ValueError(f"column {name!r} must hold datetimes to be datetime, got a column of kind {inferred}")
+        return declared, None
     try:
-        low, high = (default if b is None else float(b) for b, default in zip(how, (-np.inf, np.inf), strict=True))
+        low, high = (
+            unbounded if bound is None else float(bound)
+            for bound, unbounded in zip(declared, (-np.inf, np.inf), strict=True)
+        )
     except (TypeError, ValueError):
-        raise ValueError(f"columns[{name!r}] must be one of {KINDS} or bounds (low, high), got {how!r}") from None
+        raise ValueError(
+            f"columns[{name!r}] must be one of {COLUMN_KINDS} or bounds (low, high), got {declared!r}"
+        ) from None
     if not low < high:
-        raise ValueError(f"columns[{name!r}] must have a low bound below the high one, got {how!r}")
-    if found not in ("continuous", "integer"):
-        raise ValueError(f"column {name!r} must hold numbers to be bounded, got a column that is {found}")
-    return found, (low, high)
+        raise ValueError(f"columns[{name!r}] must have a low bound below the high bound, got {declared!r}")
+    if inferred not in ("continuous", "integer"):
+        raise ValueError(f"column {name!r} must hold numbers to be bounded, got a column of kind {inferred}")
+    return inferred, (low, high)
 
 
-def plain(name: str, present: pd.Series) -> pd.Series:
-    """Without what pandas puts around numbers; numbers that came as objects become numbers."""
+def convert_objects(name: str, present: pd.Series) -> pd.Series:
+    """Convert Python objects to a NumPy dtype (numbers, booleans, datetimes), and categoricals to objects."""
     if isinstance(present.dtype, pd.CategoricalDtype):
         return present.astype(object)
     if present.dtype == object:
@@ -65,7 +82,8 @@ def plain(name: str, present: pd.Series) -> pd.Series:
     return present
 
 
-def kind_of(name: str, present: pd.Series) -> str:
+def infer_kind(name: str, present: pd.Series) -> str:
+    """Kind of a column, from its dtype and, for floats, from its values."""
     types = pd.api.types
     if types.is_bool_dtype(present.dtype):
         return "boolean"
@@ -74,27 +92,24 @@ def kind_of(name: str, present: pd.Series) -> str:
     if types.is_integer_dtype(present.dtype):
         return "integer"
     if types.is_complex_dtype(present.dtype):
+        # scikit-learn's contract asks for these words
         raise ValueError(f"column {name!r} must hold real numbers: Complex data not supported")
     if types.is_float_dtype(present.dtype):
         x = present.to_numpy(np.float64)
         if np.isinf(x).any():
             raise ValueError(f"column {name!r} must be finite, got {int(np.isinf(x).sum())} infinite values (inf)")
-        whole = len(x) > 0 and (x == np.floor(x)).all() and np.abs(x).max() < 2**40
-        return "integer" if whole and len(x) >= 2 * len(np.unique(x)) else "continuous"
+        is_whole = len(x) > 0 and (x == np.floor(x)).all() and np.abs(x).max() < 2**40
+        return "integer" if is_whole and len(x) >= 2 * len(np.unique(x)) else "continuous"
     if types.is_string_dtype(present.dtype) or present.dtype == object:
         return "category"
     raise ValueError(
-        f"column {name!r} must be of floats, integers, booleans, categories, strings or datetimes, got {present.dtype}"
+        f"column {name!r} must hold floats, integers, booleans, categories, strings or datetimes, got {present.dtype}"
     )
 
 
-def tied(x: Floats, distinct: Floats) -> bool:
-    return len(x) >= TIES * len(distinct)
-
-
-def grid(x: Floats, distinct: Floats) -> float | None:
-    """The power of ten on whose multiples all numbers lie, if there are many ties."""
-    if not tied(x, distinct) or len(distinct) < 2:
+def find_decimal_step(x: FloatArray, distinct: FloatArray) -> float | None:
+    """Largest power of ten below 1 of which all numbers are multiples; None if there are few ties or no such power."""
+    if len(x) < MIN_TIES * len(distinct) or len(distinct) < 2:
         return None
     for digits in range(1, 7):
         scaled = distinct * 10.0**digits
@@ -106,89 +121,101 @@ def grid(x: Floats, distinct: Floats) -> float | None:
     return None
 
 
-def on_grid(numbers: Ints, step: float) -> Floats:
-    """Multiples of a power of ten as their decimals read, without 0.30000000000000004."""
-    return np.asarray(numbers / round(1 / step) if step < 1 else numbers * step, np.float64)
+def multiply_step(multiples: IntArray, step: float) -> FloatArray:
+    """Multiples of a power of ten as decimals read them: 0.3 for 3 and 0.1, not 0.30000000000000004."""
+    return np.asarray(multiples / round(1 / step) if step < 1 else multiples * step, np.float64)
 
 
-def bounds_of(name: str, x: Floats, asked: tuple[float, float] | None, detect: bool) -> list[tuple[float, float]]:
-    """Those that were declared, or those that there could be."""
-    if asked is not None:
-        check_inside(name, x, asked)
-        return [asked]
-    found = [(-np.inf, np.inf)]
-    if detect and x.min() >= 0:
-        found.append((0.0, np.inf))
+def candidate_bounds(
+    name: str, x: FloatArray, declared: tuple[float, float] | None, infer: bool
+) -> list[tuple[float, float]]:
+    """Declared bounds, or all bounds that a continuous column may have: none, 0 below, and 0 and 1."""
+    if declared is not None:
+        check_within_bounds(name, x, declared)
+        return [declared]
+    candidates = [(-np.inf, np.inf)]
+    if infer and x.min() >= 0:
+        candidates.append((0.0, np.inf))
         if x.max() <= 1:
-            found.append((0.0, 1.0))
-    return found
+            candidates.append((0.0, 1.0))
+    return candidates
 
 
-def check_inside(name: str, x: Floats, bounds: tuple[float, float]) -> None:
-    """That declared bounds hold."""
+def check_within_bounds(name: str, x: FloatArray, bounds: tuple[float, float]) -> None:
+    """Check that all values lie within declared bounds."""
     if x.min() < bounds[0] or x.max() > bounds[1]:
         raise ValueError(
-            f"columns[{name!r}] must hold all values between its bounds {bounds}, got {x.min():g} to {x.max():g}"
+            f"column {name!r} must hold all values between its bounds {bounds}, got {x.min():g} to {x.max():g}"
         )
 
 
-def levels_of(values: pd.Series, present: pd.Series) -> tuple[Any, ...]:
-    """Categories: in their own order where they have one, or else the most frequent first."""
+def list_levels(values: pd.Series, present: pd.Series) -> tuple[Level, ...]:
+    """Categories of a column: in the order of its dtype if that has one, most frequent first otherwise."""
     if isinstance(values.dtype, pd.CategoricalDtype):
-        return checked(str(values.name), values.cat.categories.tolist())
+        return check_levels(str(values.name), values.cat.categories.tolist())
     if pd.api.types.is_bool_dtype(present.dtype):
         return (False, True)
     counts = present.value_counts()
     ordered = sorted(counts.index.tolist(), key=lambda level: (-int(counts[level]), str(level)))
-    return checked(str(values.name), ordered)
+    return check_levels(str(values.name), ordered)
 
 
-def checked(name: str, levels: list[Any]) -> tuple[Any, ...]:
-    """The categories, if a file can hold them."""
-    if wrong := [level for level in levels if not isinstance(level, str | int | float | bool)]:
-        kind = type(wrong[0]).__name__
-        raise ValueError(f"column {name!r} must have categories of text or numbers, got {kind}: take .astype(str)")
-    if sum(len(level) for level in levels if isinstance(level, str)) > MOST_TEXT:
-        raise ValueError(f"column {name!r} must have less than {MOST_TEXT:,} characters in its categories: drop it")
+def check_levels(name: str, levels: list[Any]) -> tuple[Level, ...]:
+    """Check that the header of a model file can hold the categories."""
+    if invalid := [level for level in levels if not isinstance(level, str | int | float | bool)]:
+        kind = type(invalid[0]).__name__
+        raise ValueError(f"column {name!r} must have categories of text or numbers, got {kind}: use .astype(str)")
+    characters = sum(len(level) for level in levels if isinstance(level, str))
+    if characters > MAX_LEVEL_CHARACTERS:
+        raise ValueError(
+            f"column {name!r} must have at most {MAX_LEVEL_CHARACTERS:,} characters in its categories, got "
+            f"{characters:,}: drop it"
+        )
     return tuple(levels)
 
 
-def warn_of_atoms(name: str, x: Floats) -> None:
-    """A density has no value at a number that a share of all rows has."""
+def warn_about_atoms(name: str, x: FloatArray) -> None:
+    """Warn if one value of a continuous column is frequent: the density there has no finite value."""
     values, counts = np.unique(x, return_counts=True)
     most = int(counts.argmax())
-    if len(x) >= ATOM_ROWS and counts[most] > ATOM * len(x):
-        warnings.warn(
+    if len(x) >= MIN_ATOM_ROWS and counts[most] > MAX_ATOM_SHARE * len(x):
+        warn_user(
             f"column {name!r} is continuous, but {counts[most] / len(x):.0%} of its values are {values[most]:g}: "
-            "densities of rows with that value mean little",
-            stacklevel=2,
+            "densities of rows with this value are unreliable"
         )
 
 
-def stamps(name: str, present: pd.Series, unit: str | None = None) -> tuple[Ints, str]:
-    """Datetimes as integers, and what these count: the unit that is asked for, or else the column's own."""
+def datetimes_to_integers(name: str, present: pd.Series, unit: str | None = None) -> tuple[IntArray, str]:
+    """Convert datetimes to counts since 1970, and return the unit of these.
+
+    Arguments:
+        name: Name of the column, for errors.
+        present: Datetimes without missing values; those with a time zone are converted to UTC.
+        unit: Unit to convert to, such as `"ns"`; None keeps that of the column.
+    """
     if not pd.api.types.is_datetime64_any_dtype(present.dtype):
         raise ValueError(f"column {name!r} must hold datetimes, got {present.dtype}")
     try:
         present = present.astype(present.dtype.numpy_dtype) if hasattr(present.dtype, "pyarrow_dtype") else present
-        plain_time = present.dt.tz_convert("UTC").dt.tz_localize(None) if present.dt.tz is not None else present
-        plain_time = plain_time if unit is None else plain_time.dt.as_unit(unit)
+        naive = present.dt.tz_convert("UTC").dt.tz_localize(None) if present.dt.tz is not None else present
+        naive = naive if unit is None else naive.dt.as_unit(unit)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"column {name!r} must hold datetimes that fit into 64 bits, got {error}") from None
-    array = plain_time.to_numpy()
+    array = naive.to_numpy()
     return array.astype(np.int64), str(np.datetime_data(array.dtype)[0])
 
 
-def tick(numbers: Ints) -> int:
-    """Of what all integers are multiples; more where they span too much for that."""
+def find_integer_step(numbers: IntArray) -> int:
+    """Greatest common divisor of integers, or a multiple of it if the integers span too much otherwise."""
     step = max(1, int(np.gcd.reduce(numbers)))
     span = int(numbers.max()) - int(numbers.min())
-    while span // step >= WIDEST:
+    while span // step >= MAX_INTEGER_SPAN:
         step *= 1_000
     return step
 
 
-def not_numbers(name: str, present: pd.Series) -> str:
-    wrong = present[pd.to_numeric(present, errors="coerce").isna()]
-    first = f", first {wrong.iloc[0]!r} in row {wrong.index[0]}" if len(wrong) else ""
+def describe_non_numbers(name: str, present: pd.Series) -> str:
+    """Error message for a column that should hold numbers: its dtype, and the first value that is not a number."""
+    invalid = present[pd.to_numeric(present, errors="coerce").isna()]
+    first = f", first {invalid.iloc[0]!r} in row {invalid.index[0]}" if len(invalid) else ""
     return f"column {name!r} must hold numbers, got {present.dtype}{first}"

@@ -1,4 +1,4 @@
-"""Increasing maps of one column: `Warp` makes continuous numbers look normal, `Steps` gives integers their cells."""
+"""Increasing maps of one column: `Warp` makes a continuous column about normal, `Steps` assigns cells to integers."""
 
 from __future__ import annotations
 
@@ -6,62 +6,83 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, log_expit, logit
 
-__all__ = ["Floats", "Ints", "Steps", "Warp"]
+from elflow.tabular._arrays import FloatArray, IntArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+__all__ = ["Steps", "Warp"]
 
-SAMPLE = 20_000
-"""How many values a warp is chosen from."""
-OWN_CELLS = 512
-"""Up to how many distinct integers have each a probability of their own."""
-FARTHEST = 2**61
-"""Beyond this distance all integers are equally far."""
-BINS = 128
-"""Into about how many bins other integers fall."""
+MAX_WARP_ROWS = 20_000
+"""Maximum number of values that a warp is selected on."""
+MAX_SINGLE_CELLS = 512
+"""Maximum number of distinct integers that each have a separate probability; more of them are binned."""
+N_BINS = 128
+"""Approximate number of bins where integers are binned."""
+MAX_DISTANCE = 2**61
+"""Distance from the fitted range beyond which all integers share the width of their cells."""
+NORMAL_IQR = 1.349
+"""Interquartile range of the standard normal distribution."""
+BASES = ["identity", "log", "softplus", "logit"]
+"""Names of the maps b of a `Warp`."""
 
 
 @dataclass(frozen=True)
 class Warp:
-    """A smooth map z = t((b(x) - loc) / scale) of a continuous column.
+    """Smooth increasing map z = t((b(x) - loc) / scale) of a continuous column.
 
-    b sends the bounds to infinity: it is the logit between two bounds, the logarithm or the inverse of softplus beside
-    one, and the identity without any. t is asinh where it pays, which draws in heavy tails, or else the identity.
+    b maps the bounds of the column to infinity: the logit with two bounds, the logarithm or the inverse of softplus
+    with one, the identity without bounds. t shortens heavy tails by asinh where that increases the likelihood, and is
+    the identity otherwise.
+
+    Example:
+        >>> x = np.random.default_rng(0).lognormal(size=1000)
+        >>> warp = Warp.fit(x, [(-np.inf, np.inf), (0.0, np.inf)])
+        >>> z, log_slope = warp(x)
+        >>> warp.base, bool(np.allclose(warp.inverse(z), x))
+        ('log', True)
     """
 
     base: str
+    """Name of b, one of `BASES`."""
     low: float
+    """Lower bound of x, possibly minus infinity."""
     high: float
+    """Upper bound of x, possibly infinity."""
     unit: float
+    """Unit in which b measures distances from a bound."""
     pad: float
+    """Added to distances from a bound, so that a value on the bound has a finite z."""
     loc: float
     scale: float
     heavy: bool
+    """Whether t is asinh."""
     first: float = 0.0
-    """The least z that was seen."""
+    """Smallest z of the fitted values."""
     last: float = 0.0
-    """The greatest."""
+    """Largest z of the fitted values."""
 
     @classmethod
-    def fit(cls, x: Floats, bounds: list[tuple[float, float]]) -> Warp:
-        """Of the maps with any of these bounds, the one under which x looks most like a Gaussian, by its likelihood."""
-        some = x if len(x) <= SAMPLE else x[np.linspace(0, len(x) - 1, SAMPLE).astype(int)]
+    def fit(cls, x: FloatArray, bounds: list[tuple[float, float]]) -> Warp:
+        """Select the map under which x has the highest Gaussian likelihood.
+
+        Arguments:
+            x: Values, `(N,)`.
+            bounds: Candidates for the bounds `(low, high)`.
+        """
+        sample = x if len(x) <= MAX_WARP_ROWS else x[np.linspace(0, len(x) - 1, MAX_WARP_ROWS).astype(int)]
         candidates = [
-            cls._scaled(some, base, low, high, heavy)
+            cls._standardize(sample, base, low, high, heavy)
             for low, high in bounds
-            for base in _bases(low, high)
+            for base in _bases_for(low, high)
             for heavy in (False, True)
         ]
-        best = max(candidates, key=lambda warp: warp._gaussian_likelihood(some))
+        best = max(candidates, key=lambda warp: warp._gaussian_log_likelihood(sample))
         z = best(x)[0]
         return replace(best, first=float(z.min()), last=float(z.max()))
 
     @classmethod
-    def _scaled(cls, x: Floats, base: str, low: float, high: float, heavy: bool) -> Warp:
-        """With the median at 0 and the quartiles where a Gaussian has them."""
+    def _standardize(cls, x: FloatArray, base: str, low: float, high: float, heavy: bool) -> Warp:
+        """Warp that maps the median to 0 and the quartiles to those of a standard normal distribution."""
         distance = np.minimum(x - low, high - x)
         unit, pad = 1.0, 0.0
         if base != "identity":
@@ -72,16 +93,18 @@ class Warp:
         y = cls(base, low, high, unit, min(pad, 0.01), 0.0, 1.0, False)(x)[0]
         median = float(np.median(y))
         ranges = [np.quantile(y, 1 - tail) - np.quantile(y, tail) for tail in (0.25, 0.1, 0.02, 0.0)]
-        scale = next((r for r in ranges if r > 1e-12 * np.abs(y).max()), 1.349) / 1.349  # half of y may be equal
+        # Half of y may be one value: its interquartile range is then 0, and wider ranges are tried.
+        scale = next((r for r in ranges if r > 1e-12 * np.abs(y).max()), NORMAL_IQR) / NORMAL_IQR
         return cls(base, low, high, unit, min(pad, 0.01), median, float(scale), heavy)
 
-    def _gaussian_likelihood(self, x: Floats) -> float:
+    def _gaussian_log_likelihood(self, x: FloatArray) -> float:
+        """Mean log-likelihood of x if z were normal with the standard deviation of its values, up to a constant."""
         z, log_slope = self(x)
         return float(log_slope.mean() - np.log(z.std() + 1e-300))
 
-    def __call__(self, x: Floats) -> tuple[Floats, Floats]:
-        """z, and the logarithm of dz/dx. x must lie within the bounds."""
-        y, log_slope = self._open(x)
+    def __call__(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Map x within the bounds to z, and return log dz/dx as well."""
+        y, log_slope = self._unbound(x)
         z = (y - self.loc) / self.scale
         log_slope = log_slope - np.log(self.scale)
         if self.heavy:
@@ -89,8 +112,9 @@ class Warp:
             z = np.arcsinh(z)
         return z, log_slope
 
-    def inverse(self, z: Floats) -> Floats:
-        """x, within the bounds and finite."""
+    def inverse(self, z: FloatArray) -> FloatArray:
+        """Map z to x, which is finite and within the bounds."""
+        # Clipped before sinh and exp overflow: samples far out in the tails stay finite.
         z = np.sinh(np.clip(z, -700, 700)) if self.heavy else z
         y = np.clip(z * self.scale + self.loc, -1e300, 1e300)
         if self.base == "identity":
@@ -103,8 +127,8 @@ class Warp:
         distance = np.maximum(distance - self.pad, 0.0) * self.unit
         return self.low + distance if self._sign > 0 else self.high - distance
 
-    def _open(self, x: Floats) -> tuple[Floats, Floats]:
-        """b(x), and the logarithm of db/dx."""
+    def _unbound(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Map x to b(x), and return log db/dx as well."""
         if self.base == "identity":
             return x, np.zeros_like(x)
         if self.base == "logit":
@@ -113,65 +137,84 @@ class Warp:
         distance = (x - self.low if self._sign > 0 else self.high - x) / self.unit + self.pad
         if self.base == "log":
             return self._sign * np.log(distance), -np.log(distance * self.unit)
-        rest = np.log(-np.expm1(-distance))
+        rest = np.log(-np.expm1(-distance))  # the inverse of softplus is d + log(1 - exp(-d))
         return self._sign * (distance + rest), -rest - np.log(self.unit)
 
     @property
     def _sign(self) -> int:
-        """-1 where the only bound is the upper one, from which distances are then measured."""
+        """-1 with an upper bound only, from which distances are then measured; 1 otherwise."""
         return 1 if np.isfinite(self.low) else -1
 
     def to_dict(self) -> dict[str, Any]:
+        """Configuration for JSON; `from_dict` reads it."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Warp:
+        """Build a warp from the output of `to_dict`."""
         warp = cls(**state)
         if warp.base not in BASES or not (0 < warp.scale < np.inf and 0 < warp.unit < np.inf):
-            raise ValueError(f"a warp must have a base of {BASES} and a positive scale and unit")
+            raise ValueError(
+                f"a warp must have a base of {BASES} and a positive scale and unit, got the base {warp.base!r}, "
+                f"the scale {warp.scale} and the unit {warp.unit}"
+            )
         return warp
 
 
-BASES = ["identity", "log", "softplus", "logit"]
-
-
-def _bases(low: float, high: float) -> list[str]:
-    bounded = int(np.isfinite(low)) + int(np.isfinite(high))
-    return [["identity"], ["log", "softplus"], ["logit"]][bounded]
+def _bases_for(low: float, high: float) -> list[str]:
+    """Names of the maps b that suit these bounds."""
+    n_bounds = int(np.isfinite(low)) + int(np.isfinite(high))
+    return [["identity"], ["log", "softplus"], ["logit"]][n_bounds]
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Cells of (0, 1), one for each integer, as wide as the integer is frequent and in the same order.
+    """Partition of (0, 1) into one cell per integer, in order, with widths proportional to frequencies.
 
-    The cumulative distribution is linear between `edges`, which are integers, so that an integer has the width of the
-    unit cell to its right. Integers that were not seen have narrow cells, the narrower the farther out.
+    The cumulative distribution is linear between `edges`. An edge is an integer, and the cell of an integer k is the
+    image of [k, k + 1). Integers outside the fitted range have narrow cells, whose widths fall with the distance.
+
+    Example:
+        >>> steps = Steps.fit(np.array([0, 0, 0, 1]))
+        >>> low, width = steps.encode(np.array([0, 1, 7]))
+        >>> width.round(3)
+        array([0.591, 0.227, 0.003])
+        >>> steps.decode(low[:2] + width[:2] / 2)
+        array([0, 1])
     """
 
-    edges: Ints
-    cumulative: Floats
+    edges: IntArray
+    """Increasing integers, `(K,)`."""
+    cumulative: FloatArray
+    """Cumulative probability below each edge, `(K,)`."""
 
     @classmethod
-    def fit(cls, values: Ints) -> Steps:
-        """Bins of these integers; half a count is spread over all bins, and one over what lies outside."""
+    def fit(cls, values: IntArray) -> Steps:
+        """Estimate the cumulative distribution of integers, `(N,)`.
+
+        Smoothing: half a count is spread over the fitted range, and one count over all integers outside it.
+        """
         distinct, counts = np.unique(values, return_counts=True)
-        own = distinct
+        single = distinct
         edges = distinct[:1]
-        if len(distinct) > OWN_CELLS:
-            own = distinct[counts > len(values) / (2 * BINS)]
-            edges = distinct[np.linspace(0, len(distinct) - 1, BINS).astype(int)]
-        edges = np.unique(np.concatenate([edges, own, own + 1, distinct[:1], distinct[-1:] + 1]))
+        if len(distinct) > MAX_SINGLE_CELLS:
+            single = distinct[counts > len(values) / (2 * N_BINS)]
+            edges = distinct[np.linspace(0, len(distinct) - 1, N_BINS).astype(int)]
+        edges = np.unique(np.concatenate([edges, single, single + 1, distinct[:1], distinct[-1:] + 1]))
         lengths = np.diff(edges).astype(np.float64)
         mass = np.add.reduceat(counts, np.searchsorted(distinct, edges[:-1]).clip(max=len(counts) - 1)).astype(float)
+        # reduceat takes one element where a bin is empty
         mass[np.searchsorted(distinct, edges[:-1]) == np.searchsorted(distinct, edges[1:])] = 0.0
         mass += 0.5 * lengths / lengths.sum()
         total = mass.sum() + 1.0
         return cls(edges, (0.5 + np.concatenate([[0.0], np.cumsum(mass)])) / total)
 
-    def cells(self, values: Ints) -> tuple[Floats, Floats]:
-        """The lower end and the width of each cell."""
+    def encode(self, values: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Lower end and width of the cell of each integer, `(N,)` both."""
         first, last = int(self.edges[0]), int(self.edges[-1])
-        values = np.clip(values, max(first - FARTHEST, -FARTHEST * 2), min(last + FARTHEST, FARTHEST * 2))
+        values = np.clip(
+            values, max(first - MAX_DISTANCE, -MAX_DISTANCE * 2), min(last + MAX_DISTANCE, MAX_DISTANCE * 2)
+        )
         bins = np.clip(np.searchsorted(self.edges, values, side="right") - 1, 0, len(self.edges) - 2)
         slopes = np.diff(self.cumulative) / np.diff(self.edges)
         low = self.cumulative[bins] + (values - self.edges[bins]) * slopes[bins]
@@ -183,10 +226,10 @@ class Steps:
         low = np.where(values >= last, 1 - right / (span + above), low)
         width = np.where(values < first, left / ((span + below) * (span + below - 1)), width)
         width = np.where(values >= last, right / ((span + above) * (span + above + 1)), width)
-        return low, np.maximum(width, 1e-300)
+        return low, np.maximum(width, 1e-300)  # far out the width underflows, and its logarithm must stay finite
 
-    def values(self, u: Floats) -> Ints:
-        """The integers whose cells hold these numbers of (0, 1); those outside of what was seen are its ends."""
+    def decode(self, u: FloatArray) -> IntArray:
+        """Integers whose cells contain u, `(N,)`; u outside the fitted range gives the nearest end of that range."""
         bins = np.clip(np.searchsorted(self.cumulative, u, side="right") - 1, 0, len(self.edges) - 2)
         share = (u - self.cumulative[bins]) / (self.cumulative[bins + 1] - self.cumulative[bins])
         lengths = (self.edges[bins + 1] - self.edges[bins]).astype(np.int64)
@@ -196,11 +239,13 @@ class Steps:
     def __post_init__(self) -> None:
         rising = (np.diff(self.edges) > 0).all() and (np.diff(self.cumulative) > 0).all()
         if len(self.edges) != len(self.cumulative) or len(self.edges) < 2 or not rising:
-            raise ValueError("edges and what lies below them must rise")
+            raise ValueError("edges and cumulative must increase and have the same length of at least 2")
 
     def to_dict(self) -> dict[str, Any]:
+        """Configuration for JSON; `from_dict` reads it."""
         return {"edges": self.edges.tolist(), "cumulative": self.cumulative.tolist()}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Steps:
+        """Build steps from the output of `to_dict`."""
         return cls(np.array(state["edges"], np.int64), np.array(state["cumulative"], np.float64))

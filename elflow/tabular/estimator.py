@@ -1,91 +1,91 @@
-"""`FlowDensity`: a density of a table, as a scikit-learn estimator."""
+"""`FlowDensity`: the joint density of the columns of a table, as a scikit-learn estimator."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, DensityMixin
+from numpy.typing import ArrayLike
+from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from elflow._checks import check_count
 from elflow._model_file import write_model
 from elflow.flows.dequantization import Dequantized
-from elflow.tabular._conditional import Conditional
+from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._config import get_config, min_config_numbers, set_config
 from elflow.tabular._defaults import check_parameters, default_options, default_recipe, default_whiten
 from elflow.tabular._flow import (
-    build,
-    conditional,
-    context_numbers,
-    held_out_rows,
-    inverse_residual,
-    numbers,
-    samples,
-    scores,
+    SAMPLE_BLOCK,
+    build_model,
+    encode_context,
+    iter_samples,
+    measure_inverse_residual,
+    score_rows,
+    split_mask,
 )
-from elflow.tabular.schema import Schema, as_frame, digest, fingerprint, kind_of_table
-from elflow.training import Rows, fit
+from elflow.tabular._kinds import Declaration
+from elflow.tabular._queries import ConditionalQueries
+from elflow.tabular._random import RandomState, as_generator
+from elflow.tabular.frames import ContextTable, Table, as_frame, digest, fingerprint, table_kind
+from elflow.tabular.schema import Schema
+from elflow.training import Recipe, fit
 
-__all__ = ["FlowDensity"]
+__all__ = ["N_DRAWS", "FlowDensity"]
 
-LEAST_ROWS = 5
-DRAWS = 16
-"""From how many points of each cell its probability is estimated."""
-BLOCK = 2**16
-"""How many rows become numbers at a time."""
-CONDITIONAL_BLOCK = 2**12
-"""How many rows are conditioned on at a time."""
-RANKED = 5_000
-"""How many training rows are scored in the end, at most, to rank others among."""
-PERCENTILES = 1_000
-"""How many quantiles of their scores are kept."""
+MIN_ROWS = 5
+"""Minimum number of rows in fit."""
+N_DRAWS = 16
+"""Default number of points of each cell from which its probability is estimated."""
+MAX_RANKED_ROWS = 5_000
+"""Maximum number of training rows that anomaly scores rank rows among."""
+N_PERCENTILES = 1_000
+"""Number of quantiles that are stored of these rows' log-densities."""
 
 
-class FlowDensity(DensityMixin, BaseEstimator):
-    """The density of a table, by a flow.
+class FlowDensity(DensityMixin, ConditionalQueries):
+    """Joint density of the columns of a table, as a scikit-learn estimator.
 
-    Tables may be of pandas, polars, pyarrow or numpy; columns of floats, integers, booleans, categories, strings or
+    Tables are of pandas, polars, pyarrow or NumPy, with columns of floats, integers, booleans, categories, strings or
     datetimes. Log-densities are in the units of the data: a continuous column contributes a density per unit, any other
-    column a probability, of which the estimate is a lower bound in expectation (dequantisation).
+    column a probability, whose estimate is a lower bound in expectation (dequantisation).
 
     Arguments:
-        flow: `"elf"`, or any flow of zuko by its name in small letters: `"nsf"`, `"maf"`, `"naf"`, ...
-        flow_options: Arguments of the flow. What is left out follows from the size of the table.
-        columns: For columns by name, what they are: one of `"continuous"`, `"integer"`, `"boolean"`, `"category"` and
-            `"datetime"`, or bounds `(low, high)` of a continuous column, either of which may be None. Of the others it
-            is found out.
-        missing: `"error"` refuses missing values; `"model"` makes them values of their own, which are sampled as well.
-        dequantization: How points of discrete values' cells are drawn in training: `"uniform"` or `"variational"`.
-        whiten: Whether linear correlations of continuous columns are taken out before the flow; None for where rows are
-            few.
-        schedule: What becomes of the learning rate: see `elflow.training.Recipe`.
-        learning_rate: The learning rate at the beginning; None, as below, for what fits the table.
-        weight_decay: How much the weights are held back: more of it makes densities smoother and calmer.
-        batch_size: Rows in a batch.
-        max_steps: The greatest number of steps.
-        patience: How many rounds without a better held-out likelihood end the training.
-        validation: The share of rows that is held out to decide when to stop.
-        time_limit: How many seconds training may take; None for no limit.
+        flow: Name of the flow: `"elf"`, or a flow of zuko in lower case such as `"nsf"`, `"maf"` or `"naf"`.
+        flow_options: Arguments of the flow. All others depend on the size of the table.
+        columns: Kinds of columns by name: `"continuous"`, `"integer"`, `"boolean"`, `"category"` or `"datetime"`, or
+            bounds `(low, high)` of a numeric column, either of which may be None. Inferred for all other columns.
+        missing: `"error"` rejects missing values; `"model"` models them, and samples contain them.
+        dequantization: Distribution of the points of discrete values' cells in training: `"uniform"`, or
+            `"variational"` for a learned one.
+        whiten: Whether linear correlations of continuous columns are removed before the flow; None does so for tables
+            with few rows.
+        schedule: Learning-rate schedule: see `elflow.training.Recipe`.
+        learning_rate: Initial learning rate. Here and in the next four, None selects a value by the size of the table.
+        weight_decay: Weight decay; more of it reduces overfitting.
+        batch_size: Number of rows in a batch.
+        max_steps: Maximum number of training steps.
+        patience: Number of rounds without a better held-out log-likelihood after which training stops.
+        validation: Share of the rows that are held out for early stopping.
+        time_limit: Maximum training time in seconds; None for no limit.
         log_dir: Folder for logs as CSV and for TensorBoard.
-        random_state: Where random numbers come from.
-        verbose: Whether to show a progress bar.
+        random_state: Seed or generator.
+        verbose: Whether to show progress.
 
     Attributes:
-        schema_: What the columns are.
-        context_schema_: The same of the context, or None.
-        model_: The fitted flow, over the numbers that stand for a row.
+        schema_: The columns, a `Schema`.
+        context_schema_: The columns of the context, or None.
+        model_: The fitted flow over encoded rows.
         training_: The record of the training, an `elflow.training.Training`: history, seconds, reason for stopping.
-        n_features_in_: The number of columns.
-        feature_names_in_: Their names, if the table has names.
+        n_features_in_: Number of columns.
+        feature_names_in_: Names of the columns, if the table has names.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -102,7 +102,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         flow: str = "elf",
         *,
         flow_options: dict[str, Any] | None = None,
-        columns: dict[str, Any] | None = None,
+        columns: Mapping[Any, Declaration] | None = None,
         missing: str = "error",
         dequantization: str = "uniform",
         whiten: bool | None = None,
@@ -115,7 +115,7 @@ class FlowDensity(DensityMixin, BaseEstimator):
         validation: float = 0.1,
         time_limit: float | None = None,
         log_dir: str | os.PathLike[str] | None = None,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ) -> None:
         self.flow = flow
@@ -138,54 +138,323 @@ class FlowDensity(DensityMixin, BaseEstimator):
 
     def fit(
         self,
-        X: Any,
-        y: Any = None,
+        X: Table,
+        y: object = None,
         *,
-        context: Any = None,
-        sample_weight: Any = None,
+        context: ContextTable | None = None,
+        sample_weight: ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> FlowDensity:
-        """Fits the density of the rows of X.
+        """Fit the density of the rows of X by maximum likelihood.
 
         Arguments:
             X: The table, `(N, columns)`.
-            y: Not used; it is here because scikit-learn passes it.
-            context: What to condition on, a table of N rows: the density is then p(row | context).
-            sample_weight: How much each row counts, `(N,)`.
-            checkpoint: A file that keeps the state of training after every round. If it is there, training goes on from
-                it, to the very weights that it would have come to. It is left there: delete it once the model is saved.
+            y: Ignored; scikit-learn passes it.
+            context: Context of the rows, a table of N rows. The density is then p(row | context).
+            sample_weight: Weight of each row in the likelihood, `(N,)`.
+            checkpoint: File for the state of training after each round. If it exists, training resumes from it, and
+                ends with the weights of an uninterrupted training. It is not deleted at the end.
 
         Returns:
             The estimator.
+
+        Example:
+            >>> rng = np.random.default_rng(0)
+            >>> c = rng.normal(size=(200, 1))
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(c + rng.normal(size=(200, 2)), context=c)
+            >>> density.training_.steps
+            20
         """
-        check_parameters(**self.get_params())
+        check_parameters(self.get_params())
         if getattr(y, "ndim", 1) == 2:
-            raise ValueError("y must not be a table, as it is not used: a context is passed as context=")
-        frame = self._frame(X, fitting=True)
-        conditions = self._as_context(context, len(frame), fitting=True)
+            raise ValueError("y must not be a table, since it is ignored: pass a context as context=")
+        frame = self._as_frame(X, fitting=True)
+        context_frame = self._as_context(context, len(frame), fitting=True)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, frame, ensure_non_negative=True)
-        if weight is not None:
-            counts, weight = weight > 0, weight[weight > 0]
-            frame = frame[counts].reset_index(drop=True)
-            conditions = None if conditions is None else conditions[counts].reset_index(drop=True)
-        if len(frame) < LEAST_ROWS:
+        if weight is not None:  # rows of weight zero have no effect at all, not even on the schema
+            is_used, weight = weight > 0, weight[weight > 0]
+            frame = frame[is_used].reset_index(drop=True)
+            context_frame = None if context_frame is None else context_frame[is_used].reset_index(drop=True)
+        if len(frame) < MIN_ROWS:
+            # scikit-learn's contract asks for the words in brackets
             raise ValueError(
-                f"X must have at least {LEAST_ROWS} rows that count, got {len(frame)} (n_samples={len(frame)})"
+                f"X must have at least {MIN_ROWS} rows of positive weight, got {len(frame)} (n_samples={len(frame)})"
             )
-        self.schema_ = Schema.fit(frame, self.columns, self.missing).like(X)
-        self.context_schema_ = None if conditions is None else Schema.fit(conditions, None, self.missing, detect=False)
+        key = self.__dict__.pop("_schema_key", None)  # left by fit_schema
+        if key is None or key != self._digest_schema_input(X, frame, context_frame):
+            self._infer_schemas(X, frame, context_frame)
         self.n_rows_ = len(frame)
         self.seed_ = seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.fingerprint_ = fingerprint(frame)
-        rows = self._rows(frame, conditions, weight)
-        held_out = torch.from_numpy(held_out_rows(len(frame), self.validation, seed))
-        training = ~held_out
-        count = int(training.sum())
+        rows = self._encode(frame, context_frame, weight)
+        is_validation = torch.from_numpy(split_mask(len(frame), self.validation, seed))
+        training_rows = rows.take(~is_validation)
+        options, recipe = self._resolve_settings(len(training_rows))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = build_model(self.flow, self.schema_, self.context_schema_, options, self.dequantization)
+        settings = {
+            "flow": [self.flow, options, self.dequantization],
+            "recipe": recipe.to_dict() | {"time_limit": None},  # a resumed training may have more time
+            "split": [seed, self.validation],
+            "schema": self.schema_.to_dict(),
+        }
+        self.model_, self.training_ = fit(
+            model,
+            training_rows,
+            rows.take(is_validation),
+            recipe,
+            seed=seed,
+            checkpoint=checkpoint,
+            fingerprint=digest(self.fingerprint_, context_frame, weight, json.dumps(settings, default=str)),
+            log_dir=self.log_dir,
+            verbose=self.verbose,
+        )
+        self.options_ = options
+        self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
+        ranked = np.random.RandomState(seed).permutation(np.flatnonzero(~is_validation.numpy()))[:MAX_RANKED_ROWS]
+        log_density = score_rows(self.model_, rows.take(torch.from_numpy(ranked)), N_DRAWS)
+        self.training_scores_ = np.quantile(log_density, np.linspace(0, 1, min(N_PERCENTILES, len(log_density))))
+        return self
+
+    def fit_schema(self, X: Table, context: ContextTable | None = None) -> FlowDensity:
+        """Infer the columns of a table and of its context: `schema_` and `context_schema_`.
+
+        `fit` does this itself. It reuses the result if it is called next with the same data, so that a program can
+        show the columns before training.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            context: Context of the rows, a table of N rows.
+
+        Returns:
+            The estimator.
+
+        Example:
+            >>> FlowDensity().fit_schema(pd.DataFrame({"count": [3, 4, 4, 9]})).schema_
+            Schema of 1 column
+            column  kind     dtype  values
+            count   integer  int64  3 to 9
+        """
+        check_parameters(self.get_params())
+        frame = self._as_frame(X, fitting=True)
+        context_frame = self._as_context(context, len(frame), fitting=True)
+        self._infer_schemas(X, frame, context_frame)
+        self._schema_key = self._digest_schema_input(X, frame, context_frame)
+        return self
+
+    def score_samples(self, X: Table, context: ContextTable | None = None, n_draws: int = N_DRAWS) -> FloatArray:
+        """Log-density of each row, in nats and in the units of the data.
+
+        A discrete column contributes a probability, which is estimated from points of each value's cell. All rows
+        share these points. The estimate is a lower bound in expectation, which more points tighten. A row with a value
+        outside the bounds of a column has the density 0, and the log-density minus infinity.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            context: Context of the rows, a table of N rows, if the density was fitted with one.
+            n_draws: Number of points of each cell.
+
+        Returns:
+            Log-densities, `(N,)`.
+
+        Example:
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> density.score_samples(table[:5]).shape
+            (5,)
+        """
+        check_is_fitted(self, "model_")
+        check_count("n_draws", n_draws)
+        return np.concatenate(
+            [score_rows(self.model_, self._encode(*block), n_draws) for block in self._iter_blocks(X, context)]
+        )
+
+    def score(self, X: Table, y: object = None, context: ContextTable | None = None) -> float:
+        """Mean log-density of the rows, in nats. `y` is ignored."""
+        return float(self.score_samples(X, context).mean())
+
+    def anomaly_score(self, X: Table, context: ContextTable | None = None) -> FloatArray:
+        """Percentage of training rows with a higher density than each row, `(N,)`: 100 for the least likely rows.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            context: Context of the rows, a table of N rows, if the density was fitted with one.
+
+        Example:
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> density.anomaly_score(np.array([[20.0, -20.0]]))
+            array([100.])
+        """
+        return self.percentiles(self.score_samples(X, context))
+
+    def percentiles(self, log_density: ArrayLike) -> FloatArray:
+        """Anomaly scores of rows whose log-densities `(N,)` are known, `(N,)`: see `anomaly_score`."""
+        check_is_fitted(self, "model_")
+        shares = np.linspace(0, 100, len(self.training_scores_))
+        return 100 - np.interp(np.asarray(log_density), self.training_scores_, shares, left=0, right=100)
+
+    def sample(self, n: int = 1, context: ContextTable | None = None, random_state: RandomState = None) -> Any:
+        """Sample new rows, in a table of the same library, columns and dtypes as the fitted table.
+
+        Arguments:
+            n: Number of rows; with a context, number of consecutive rows for each row of the context.
+            context: Context of the rows, if the density was fitted with one.
+            random_state: Seed, NumPy `RandomState`, or `torch.Generator`, which is advanced.
+
+        Example:
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> density.sample(3, random_state=1).shape
+            (3, 2)
+        """
+        blocks = list(self._iter_encoded_samples(n, context, random_state))
+        return self.schema_.decode(np.concatenate(blocks or [np.zeros((0, self.schema_.features))]))
+
+    def iter_samples(
+        self,
+        n: int = 1,
+        context: ContextTable | None = None,
+        random_state: RandomState = None,
+        block: int = SAMPLE_BLOCK,
+    ) -> Iterator[Any]:
+        """Sample the rows of `sample` block by block, with memory that does not depend on their number.
+
+        The rows do not depend on the size of the blocks. A context that exceeds the memory can be passed `SAMPLE_BLOCK`
+        rows at a time, with one `torch.Generator` as the `random_state` of all calls: the rows are those of one call
+        with the whole context.
+
+        Arguments:
+            n: Number of rows; with a context, number of consecutive rows for each row of the context.
+            context: Context of the rows, if the density was fitted with one.
+            random_state: Seed, NumPy `RandomState`, or `torch.Generator`, which is advanced.
+            block: Maximum number of rows in a block, which is at most `SAMPLE_BLOCK`.
+
+        Example:
+            >>> rng = np.random.default_rng(0)
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(rng.normal(size=(200, 2)))
+            >>> blocks = list(density.iter_samples(100, random_state=0, block=40))
+            >>> [len(block) for block in blocks]
+            [40, 40, 20]
+            >>> bool((np.concatenate(blocks) == density.sample(100, random_state=0)).all())
+            True
+        """
+        check_count("block", block)
+        for z in self._iter_encoded_samples(n, context, random_state):
+            for start in range(0, len(z), block):
+                yield self.schema_.decode(z[start : start + block])
+
+    def validation_mask(self, X: Table) -> BoolArray | None:
+        """Mask of the validation rows of training, `(N,)`, if X is the fitted table; None for any other table.
+
+        Example:
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> int(density.validation_mask(table).sum())
+            20
+            >>> density.validation_mask(table + 1) is None
+            True
+        """
+        check_is_fitted(self, "model_")
+        frame = as_frame(X)
+        is_fitted_table = len(frame) == self.n_rows_ and fingerprint(frame) == self.fingerprint_
+        return split_mask(len(frame), self.validation, self.seed_) if is_fitted_table else None
+
+    def encode(self, X: Table, random_state: RandomState = 0) -> tuple[FloatArray, FloatArray]:
+        """Encode rows as the numbers z that the flow models, with a random point of each cell.
+
+        A density q of z gives a density of the rows, in the units of the data: log q(z) + log_volume.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            random_state: Seed or generator of the random points.
+
+        Returns:
+            z, `(N, features)`, and log_volume, `(N,)`.
+
+        Example:
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> z, log_volume = density.encode(table)
+            >>> z.shape, log_volume.shape
+            ((200, 2), (200,))
+        """
+        check_is_fitted(self, "schema_")
+        rows = self._encode(self._as_frame(X))
+        noise = check_random_state(random_state).uniform(size=(len(rows), len(self.schema_.cells)))
+        uniform = Dequantized(self.model_.flow, self.schema_.exact, self.schema_.cells)
+        z, log_volume = uniform.dequantize(rows.x, noise=torch.from_numpy(noise))
+        return z.double().numpy(), log_volume.double().numpy()
+
+    def inverse_residual(self, X: Table, context: ContextTable | None = None) -> float:
+        """Maximum of |f(f^-1(z)) - z| / (1 + |z|) over the latent points z of the rows.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            context: Context of the rows, a table of N rows, if the density was fitted with one.
+
+        Example:
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> density.inverse_residual(table) < 1e-3
+            True
+        """
+        check_is_fitted(self, "model_")
+        blocks = self._iter_blocks(X, context)
+        return max(measure_inverse_residual(self.model_, self._encode(*block)) for block in blocks)
+
+    def save(self, path: str | os.PathLike[str], notes: dict[str, Any] | None = None) -> None:
+        """Write the fitted density to one safetensors file, atomically; `elflow.load` reads it.
+
+        Arguments:
+            path: The file; an existing one is replaced.
+            notes: Anything else to store, as JSON: see `elflow.serialization.read_notes`.
+
+        Example:
+            >>> import elflow, tempfile
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     density.save(f"{folder}/model.elf")
+            ...     same = elflow.load(f"{folder}/model.elf")
+            >>> bool((same.score_samples(table) == density.score_samples(table)).all())
+            True
+        """
+        check_is_fitted(self, "model_")
+        write_model(Path(path), "FlowDensity", self.config, self.model_, self.training_.to_dict(), notes)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Configuration of a fitted density for JSON: all but its weights and its training record."""
+        return get_config(self)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], training: dict[str, Any] | None) -> FlowDensity:
+        """Build a density from the configuration and the training record of another one, with initial weights."""
+        return set_config(cls(**config["parameters"]), config, training)
+
+    @staticmethod
+    def min_numbers(config: dict[str, Any]) -> int:
+        """Minimum number of numbers in the file of a density of this configuration, without building it."""
+        return min_config_numbers(config)
+
+    def _infer_schemas(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> None:
+        """Set the schemas of the table and of its context."""
+        self.schema_ = Schema.fit(frame, self.columns, self.missing).with_labels_of(X)
+        self.context_schema_ = None if context is None else Schema.fit(context, None, self.missing, infer_bounds=False)
+
+    def _digest_schema_input(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> str:
+        """Digest of everything that the schemas depend on."""
+        return digest(table_kind(X), frame, context, self.columns, self.missing)
+
+    def _resolve_settings(self, n_rows: int) -> tuple[dict[str, Any], Recipe]:
+        """Arguments of the flow and training settings for this number of training rows, defaults included."""
         features = self.schema_.features
-        whiten = default_whiten(count, features) if self.whiten is None else bool(self.whiten)
-        options = default_options(self.flow, count, features) | (self.flow_options or {}) | {"whiten": whiten}
+        whiten = default_whiten(n_rows, features) if self.whiten is None else bool(self.whiten)
+        options = default_options(self.flow, n_rows, features) | (self.flow_options or {}) | {"whiten": whiten}
         recipe = default_recipe(
-            count,
+            n_rows,
             features,
             learning_rate=self.learning_rate,
             schedule=self.schedule,
@@ -195,212 +464,13 @@ class FlowDensity(DensityMixin, BaseEstimator):
             patience=self.patience,
             time_limit=self.time_limit,
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = build(self.flow, self.schema_, self.context_schema_, options, self.dequantization)
-        settings = {
-            "flow": [self.flow, options, self.dequantization],
-            "recipe": recipe.to_dict() | {"time_limit": None},  # more time may be given for the rest of the way
-            "split": [seed, self.validation],
-            "schema": self.schema_.to_dict(),
-        }
-        self.model_, self.training_ = fit(
-            model,
-            rows.take(training),
-            rows.take(held_out),
-            recipe,
-            seed=seed,
-            checkpoint=checkpoint,
-            fingerprint=digest(self.fingerprint_, conditions, weight, json.dumps(settings, default=str)),
-            log_dir=self.log_dir,
-            verbose=self.verbose,
-        )
-        self.options_ = options
-        self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
-        some = np.random.RandomState(seed).permutation(np.flatnonzero(training.numpy()))[:RANKED]
-        ranked = scores(self.model_, rows.take(torch.from_numpy(some)), DRAWS)
-        self.training_scores_ = np.quantile(ranked, np.linspace(0, 1, min(PERCENTILES, len(ranked))))
-        return self
+        return options, recipe
 
-    def score_samples(self, X: Any, context: Any = None, draws: int = DRAWS) -> NDArray[np.float64]:
-        """The log-density of each row, in nats and in the units of the data.
-
-        Discrete columns contribute a probability. It is estimated from points of each value's cell, the same for all
-        rows, and in expectation too small; the more points, the closer. A value outside of a column's bounds has
-        density zero, and its row minus infinity.
-
-        Arguments:
-            X: The table, `(N, columns)`.
-            context: What to condition on, a table of N rows, if the density was fitted with one.
-            draws: How many points of each cell are taken.
-
-        Returns:
-            Log-densities, `(N,)`.
-        """
-        check_is_fitted(self, "model_")
-        check_count("draws", draws)
-        return np.concatenate([scores(self.model_, self._rows(*block), draws) for block in self._blocks(X, context)])
-
-    def score(self, X: Any, y: Any = None, context: Any = None) -> float:
-        """The mean log-density of the rows, in nats. `y` is not used."""
-        return float(self.score_samples(X, context).mean())
-
-    def anomaly_score(self, X: Any, context: Any = None) -> NDArray[np.float64]:
-        """How unlikely each row is: the percentage of training rows that are more likely, `(N,)`."""
-        return self.percentiles(self.score_samples(X, context))
-
-    def percentiles(self, log_density: Any) -> NDArray[np.float64]:
-        """What `anomaly_score` says of rows whose log-densities are known, `(N,)`."""
-        check_is_fitted(self, "model_")
-        shares = np.linspace(0, 100, len(self.training_scores_))
-        return 100 - np.interp(np.asarray(log_density), self.training_scores_, shares, left=0, right=100)
-
-    def sample(self, n: int = 1, context: Any = None, random_state: Any = None) -> Any:
-        """New rows, in a table of the kind that was fitted, with its columns and dtypes.
-
-        Arguments:
-            n: How many; with a context, how many for each of its rows, which stay together.
-            context: What to condition on, if the density was fitted with one.
-            random_state: Where random numbers come from.
-        """
+    def _iter_encoded_samples(
+        self, n: int, context: ContextTable | None, random_state: RandomState
+    ) -> Iterator[FloatArray]:
+        """Samples as features, `(rows, features)` in each block."""
         check_is_fitted(self, "model_")
         check_count("n", n)
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
-        c = context_numbers(self.context_schema_, self._as_context(context))
-        c = None if c is None else c.repeat_interleave(n, 0)
-        return self.schema_.decode(samples(self.model_, n if c is None else len(c), c, seed))
-
-    def conditional_cdf(self, X: Any, column: str, context: Any = None) -> NDArray[np.float64]:
-        """P(column <= its value | all other columns, context) of each row, `(N,)`.
-
-        The density along the column is integrated numerically, which any flow and any column allow.
-
-        Arguments:
-            X: The table, `(N, columns)`.
-            column: Which column; its number for a table without names.
-            context: What to condition on, a table of N rows, if the density was fitted with one.
-        """
-        return np.concatenate([found.cdf(frame) for found, frame in self._conditional(X, column, context)])
-
-    def conditional_quantile(self, X: Any, q: Any, column: str, context: Any = None) -> Any:
-        """Quantiles of a column given all other columns and the context of each row.
-
-        Arguments:
-            X: The table, `(N, columns)`. Its values of the column itself do not matter, and may be missing.
-            q: A probability in (0, 1), or K of them.
-            column: Which column; its number for a table without names.
-            context: What to condition on, a table of N rows, if the density was fitted with one.
-
-        Returns:
-            Values of the column, `(N,)` for one probability and `(N, K)` for several.
-        """
-        probabilities = np.asarray(q, np.float64)
-        if probabilities.ndim > 1 or not ((probabilities > 0) & (probabilities < 1)).all():
-            raise ValueError(f"q must be one or several probabilities in (0, 1), got {q!r}")
-        found = self._conditional(X, column, context)
-        values = np.concatenate([each.quantiles(np.atleast_1d(probabilities)) for each, _ in found])
-        return values[:, 0] if probabilities.ndim == 0 else values
-
-    def held_out(self, X: Any) -> NDArray[np.bool_] | None:
-        """Which rows were held out from training, if X is the very table that was fitted; None otherwise."""
-        check_is_fitted(self, "model_")
-        frame = as_frame(X)
-        known = len(frame) == self.n_rows_ and fingerprint(frame) == self.fingerprint_
-        return held_out_rows(len(frame), self.validation, self.seed_) if known else None
-
-    def encode(self, X: Any, random_state: Any = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The numbers that the flow sees of each row, with a random point of each cell.
-
-        A density q of these numbers is one of rows: log q(z) + log_volume, in the units of the data.
-
-        Returns:
-            z, `(N, features)`, and log_volume, `(N,)`.
-        """
-        check_is_fitted(self, "schema_")
-        rows = self._rows(self._frame(X))
-        noise = check_random_state(random_state).uniform(size=(len(rows), len(self.schema_.cells)))
-        uniform = Dequantized(self.model_.flow, self.schema_.exact, self.schema_.cells)
-        z, log_volume = uniform.dequantize(rows.x, noise=torch.from_numpy(noise))
-        return z.double().numpy(), log_volume.double().numpy()
-
-    def inverse_residual(self, X: Any, context: Any = None) -> float:
-        """How far the rows' latent points z are from f(f^-1(z)) at most, relative to 1 + |z|."""
-        check_is_fitted(self, "model_")
-        return max(inverse_residual(self.model_, self._rows(*block)) for block in self._blocks(X, context))
-
-    def save(self, path: str | os.PathLike[str], notes: dict[str, Any] | None = None) -> None:
-        """Writes the fitted density to one safetensors file, whole or not at all; `elflow.load` reads it.
-
-        Arguments:
-            path: The file; an existing one is replaced.
-            notes: Anything else to store, as JSON: see `elflow.serialization.read_notes`.
-        """
-        check_is_fitted(self, "model_")
-        write_model(Path(path), "FlowDensity", self.config, self.model_, self.training_.to_dict(), notes)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """All of a fitted density but its weights and its training record, as JSON."""
-        return get_config(self)
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], training: dict[str, Any] | None) -> FlowDensity:
-        """A density with the configuration and training record of another one, and initial weights."""
-        return set_config(cls(**config["parameters"]), config, training)
-
-    @staticmethod
-    def min_numbers(config: dict[str, Any]) -> int:
-        """How many numbers a density of this configuration stores at least, without building it."""
-        return min_config_numbers(config)
-
-    def _frame(self, X: Any, fitting: bool = False) -> pd.DataFrame:
-        """X as a frame. scikit-learn checks arrays, counts columns and keeps their names."""
-        if kind_of_table(X) == "numpy":
-            finite = {"error": True, "model": "allow-nan"}[self.missing]
-            X = validate_data(self, X, reset=fitting, dtype="numeric", ensure_all_finite=finite)
-            return as_frame(X, None if fitting else self.schema_.names)
-        frame = as_frame(X)
-        if fitting:
-            self.feature_names_in_ = np.array(frame.columns, dtype=object)
-            self.n_features_in_ = frame.shape[1]
-        elif self.schema_.table == "numpy":
-            return as_frame(frame.to_numpy(), self.schema_.names)
-        return frame
-
-    def _as_context(self, context: Any, count: int | None = None, fitting: bool = False) -> pd.DataFrame | None:
-        """The context as a frame."""
-        expected = None if fitting else self.context_schema_
-        if not fitting and (context is None) != (expected is None):
-            wanted = "None, as there was none in fitting" if expected is None else f"a table of {expected.names}"
-            raise ValueError(f"context must be {wanted}, got {'None' if context is None else type(context).__name__}")
-        if context is None:
-            return None
-        if isinstance(context, pd.Series):
-            context = context.to_frame()
-        elif kind_of_table(context) == "numpy" and np.ndim(context) == 1:
-            context = np.asarray(context)[:, None]
-        frame = as_frame(context, None if expected is None else expected.names)
-        if count is not None and len(frame) != count:
-            raise ValueError(f"context must have a row for each of {count} rows of X, got {len(frame)}")
-        return frame
-
-    def _rows(self, frame: pd.DataFrame, conditions: pd.DataFrame | None = None, weight: Any = None) -> Rows:
-        """What the flow is given of a frame."""
-        return numbers(self.schema_, frame, context_numbers(self.context_schema_, conditions), weight)
-
-    def _blocks(self, X: Any, context: Any, size: int = BLOCK) -> Iterator[tuple[pd.DataFrame, pd.DataFrame | None]]:
-        """Rows and their context, so many at a time, and once at least."""
-        frame = self._frame(X)
-        conditions = self._as_context(context, len(frame))
-        for at in range(0, max(1, len(frame)), size):
-            part = slice(at, at + size)
-            yield frame.iloc[part], None if conditions is None else conditions.iloc[part]
-
-    def _conditional(self, X: Any, column: Any, context: Any) -> Iterator[tuple[Conditional, pd.DataFrame]]:
-        """The distribution of a column for some rows at a time, and these rows."""
-        check_is_fitted(self, "model_")
-        numbered = self.schema_.table == "numpy" and not isinstance(column, str)
-        name = self.schema_.names[check_count("column", column, least=0)] if numbered else str(column)
-        for frame, conditions in self._blocks(X, context, CONDITIONAL_BLOCK):
-            c = context_numbers(self.context_schema_, conditions)
-            yield conditional(self.model_, self.schema_, name, frame, c), frame
+        c = encode_context(self.context_schema_, self._as_context(context))
+        return iter_samples(self.model_, n, c, as_generator(random_state))

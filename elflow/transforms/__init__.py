@@ -1,6 +1,6 @@
-"""Transformations without parameters of their own: torch `Transform`s that compose with those of zuko.
+"""Stateless transforms: torch `Transform`s that compose with those of zuko.
 
-`transform(x)` takes data to latent space and `transform.inv(y)` takes it back; `call_and_ladj` also gives the
+`transform(x)` maps data to latent space, `transform.inv(y)` maps it back, and `call_and_ladj(x)` returns y and the
 log-determinant.
 """
 
@@ -10,7 +10,7 @@ from elflow.transforms.autoregressive import (
     ConvergenceWarning,
     InverseInfo,
     invert,
-    warn,
+    warn_not_converged,
 )
 from elflow.transforms.elementwise import (
     ActNormTransform,
@@ -38,5 +38,5 @@ __all__ = [
     "ScaledTransform",
     "StackTransform",
     "invert",
-    "warn",
+    "warn_not_converged",
 ]

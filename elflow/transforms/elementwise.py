@@ -1,4 +1,4 @@
-"""Transformations of each coordinate for itself."""
+"""Elementwise transforms: each coordinate by an increasing map that depends on no other coordinate."""
 
 from __future__ import annotations
 
@@ -15,17 +15,28 @@ __all__ = ["ActNormTransform", "BumpTransform", "ColumnsTransform", "ELFTransfor
 
 
 class Elementwise(Transform):
-    """An increasing map of each element. A new one has `call_and_ladj` and `_inverse`."""
+    """Base class of increasing maps of each element. A subclass defines `call_and_ladj` and `_inverse`.
+
+    Example:
+        >>> class Double(Elementwise):
+        ...     def call_and_ladj(self, x):
+        ...         return 2 * x, torch.full_like(x, 2.0).log()
+        ...
+        ...     def _inverse(self, y):
+        ...         return y / 2
+        >>> Double().inv(Double()(torch.tensor([1.0, 3.0])))
+        tensor([1., 3.])
+    """
 
     domain = constraints.real
     codomain = constraints.real
     bijective = True
     sign = +1
-    steepest: float
-    """No slope is greater."""
+    max_slope: float
+    """An upper bound of all slopes."""
 
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """y and log dy/dx, of the shape of x."""
+        """y and log dy/dx, each of the shape of x."""
         raise TypeError(f"{type(self).__name__} must define call_and_ladj")
 
     def _call(self, x: Tensor) -> Tensor:
@@ -36,15 +47,15 @@ class Elementwise(Transform):
 
 
 class ELFTransform(Elementwise):
-    """The increasing map of an exact-Lipschitz network, element by element.
+    """Elementwise map by exact-Lipschitz networks: see `elflow.functional.elf`.
 
     Arguments:
         w1: Weights into the units, `(..., H)`.
         b1: Biases of the units, `(..., H)`.
         w2: Weights out of the units, `(..., H)`.
         b2: Shifts, `(...)`.
-        bound: The greatest Lipschitz constant that the network keeps, in (0, 1).
-        activation: What the units compute.
+        bound: The maximum Lipschitz constant c, in (0, 1). Steeper networks are scaled down to it.
+        activation: The activation of the units.
 
     Example:
         >>> t = ELFTransform(torch.randn(3, 16), torch.randn(3, 16), torch.randn(3, 16), torch.zeros(3))
@@ -69,7 +80,7 @@ class ELFTransform(Elementwise):
         self.parameters = w1, b1, w2, b2
         self.bound = bound
         self.activation = activation
-        self.steepest = 1 + bound
+        self.max_slope = 1 + bound
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(units={self.parameters[0].shape[-1]}, bound={self.bound})"
@@ -82,13 +93,13 @@ class ELFTransform(Elementwise):
 
 
 class BumpTransform(Elementwise):
-    """As `ELFTransform`, of networks whose units are bumps.
+    """Elementwise map by exact-Lipschitz networks in the bump parametrisation: see `elflow.functional.elf_bumps`.
 
     Arguments:
         phi: Networks, `(..., bump_size(units))`: see `elflow.functional.bumps`.
         units: The number of units of each network.
-        bound: The greatest Lipschitz constant that the network keeps, in (0, 1).
-        activation: What the units compute.
+        bound: The maximum Lipschitz constant c, in (0, 1). Steeper networks are scaled down to it.
+        activation: The activation of the units.
 
     Example:
         >>> t = BumpTransform(torch.randn(3, 41), units=16)
@@ -106,11 +117,11 @@ class BumpTransform(Elementwise):
         super().__init__()
         self.phi = phi
         self.options = units, bound, activation
-        self.steepest = 1 + bound
+        self.max_slope = 1 + bound
 
-    def part(self, chosen: slice) -> BumpTransform:
-        """The transform of some coordinates alone."""
-        return BumpTransform(self.phi[..., chosen, :], *self.options)
+    def select(self, columns: slice) -> BumpTransform:
+        """The transform of a slice of the coordinates."""
+        return BumpTransform(self.phi[..., columns, :], *self.options)
 
     def _inverse(self, y: Tensor) -> Tensor:
         return elf_bumps_inverse(y, self.phi, *self.options)
@@ -120,11 +131,11 @@ class BumpTransform(Elementwise):
 
 
 class ScaledTransform(Elementwise):
-    """Each element times a factor of its own, then another transform.
+    """Scale each element, then apply another transform.
 
     Arguments:
-        log_scale: The logarithms of the factors, `(...)`.
-        transform: What comes then.
+        log_scale: The logarithms of the scales, `(...)`.
+        transform: The transform of the scaled elements.
 
     Example:
         >>> t = ScaledTransform(torch.tensor([0.0, 2.0]), BumpTransform(torch.randn(2, 21), units=8))
@@ -139,14 +150,14 @@ class ScaledTransform(Elementwise):
         self.transform = transform
 
     @property
-    def steepest(self) -> float:  # type: ignore[override]
-        """No slope is greater."""
-        greatest = float(self.log_scale.detach().max().exp()) if self.log_scale.numel() else 1.0
-        return greatest * self.transform.steepest
+    def max_slope(self) -> float:  # type: ignore[override]
+        """An upper bound of all slopes."""
+        max_scale = float(self.log_scale.detach().max().exp()) if self.log_scale.numel() else 1.0
+        return max_scale * self.transform.max_slope
 
-    def part(self, chosen: slice) -> ScaledTransform:
-        """The transform of some coordinates alone."""
-        return ScaledTransform(self.log_scale[..., chosen], self.transform.part(chosen))
+    def select(self, columns: slice) -> ScaledTransform:
+        """The transform of a slice of the coordinates."""
+        return ScaledTransform(self.log_scale[..., columns], self.transform.select(columns))
 
     def _inverse(self, y: Tensor) -> Tensor:
         return self.transform.inv(y) * (-self.log_scale).exp()
@@ -157,11 +168,11 @@ class ScaledTransform(Elementwise):
 
 
 class ColumnsTransform(Elementwise):
-    """Groups of coordinates, each by an elementwise transform of its own.
+    """Apply a different elementwise transform to each group of coordinates.
 
     Arguments:
-        columns: The coordinates of each group; every coordinate is in one.
-        transforms: What each group goes through.
+        columns: The coordinates of each group. Every coordinate is in exactly one group.
+        transforms: The transform of each group.
 
     Example:
         >>> one, other = BumpTransform(torch.randn(1, 21), units=8), BumpTransform(torch.randn(2, 21), units=8)
@@ -171,41 +182,40 @@ class ColumnsTransform(Elementwise):
         True
     """
 
-    def __init__(
-        self, columns: Sequence[Sequence[int]], transforms: Sequence[Elementwise], cache_size: int = 0
-    ) -> None:
+    def __init__(self, columns: Sequence[Sequence[int]], transforms: Sequence[Elementwise]) -> None:
         super().__init__()
         self.columns = columns
         self.transforms = transforms
         order = [column for group in columns for column in group]
-        self._back = None if order == sorted(order) else [order.index(column) for column in range(len(order))]
+        # The permutation from the order of the groups to that of the columns; None if they are the same.
+        self._permutation = None if order == sorted(order) else [order.index(c) for c in range(len(order))]
 
     @property
-    def steepest(self) -> float:  # type: ignore[override]
-        """No slope is greater."""
-        return max(t.steepest for t in self.transforms)
+    def max_slope(self) -> float:  # type: ignore[override]
+        """An upper bound of all slopes."""
+        return max(t.max_slope for t in self.transforms)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return self._joined([t.inv(part) for t, part in zip(self.transforms, self._parts(y), strict=True)])
+        return self._join([t.inv(group) for t, group in zip(self.transforms, self._split(y), strict=True)])
 
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
         ys, ladjs = [], []
-        for t, part in zip(self.transforms, self._parts(x), strict=True):
-            y, ladj = t.call_and_ladj(part)
+        for t, group in zip(self.transforms, self._split(x), strict=True):
+            y, ladj = t.call_and_ladj(group)
             ys.append(y)
             ladjs.append(ladj)
-        return self._joined(ys), self._joined(ladjs)
+        return self._join(ys), self._join(ladjs)
 
-    def _parts(self, x: Tensor) -> list[Tensor]:
-        return [_selected(x, columns) for columns in self.columns]
+    def _split(self, x: Tensor) -> list[Tensor]:
+        return [_select_columns(x, columns) for columns in self.columns]
 
-    def _joined(self, parts: list[Tensor]) -> Tensor:
-        joined = torch.cat(parts, dim=-1)
-        return joined if self._back is None else joined[..., self._back]
+    def _join(self, groups: list[Tensor]) -> Tensor:
+        joined = torch.cat(groups, dim=-1)
+        return joined if self._permutation is None else joined[..., self._permutation]
 
 
-def _selected(x: Tensor, columns: Sequence[int]) -> Tensor:
-    """Columns of x `(..., features)`, as a view where they stand next to each other."""
+def _select_columns(x: Tensor, columns: Sequence[int]) -> Tensor:
+    """Select columns of x `(..., features)`: a view if they are next to each other, otherwise a copy."""
     first, count = columns[0], len(columns)
     if tuple(columns) == tuple(range(first, first + count)):
         return x.narrow(-1, first, count)
@@ -213,10 +223,10 @@ def _selected(x: Tensor, columns: Sequence[int]) -> Tensor:
 
 
 class ActNormTransform(Transform):
-    """Shifts and scales each coordinate: `y = (x - loc) exp(log_scale)`.
+    """Shift and scale each coordinate: `y = (x - loc) exp(log_scale)`.
 
     Arguments:
-        loc: What is taken away, `(features,)`.
+        loc: The locations, `(features,)`.
         log_scale: The logarithms of the scales, `(features,)`.
 
     Example:

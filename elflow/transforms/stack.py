@@ -1,4 +1,4 @@
-"""One transformation after the other, and those that only some coordinates go through."""
+"""Compositions of transforms, and transforms of the first coordinates only."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 from torch.distributions import Transform, constraints
 from zuko.transforms import ComposedTransform
 
-from elflow.transforms.autoregressive import InverseInfo, Settled, swept
+from elflow.transforms.autoregressive import InverseInfo, OnSettled, invert_part
 
 __all__ = ["HeadTransform", "StackTransform"]
 
 
 class StackTransform(ComposedTransform):
-    """zuko's composition for transforms of vectors, in a form that `torch.compile` follows.
+    """Composition of transforms of vectors: zuko's `ComposedTransform`, in a form that `torch.compile` can trace.
 
     Arguments:
-        transforms: Transforms of `(..., features)`, in the order of the data's way to latent space.
+        transforms: Transforms of `(..., features)`, in the order from data to latent space.
 
     Example:
         >>> import torch
@@ -47,11 +47,11 @@ class StackTransform(ComposedTransform):
 
 
 class HeadTransform(Transform):
-    """A transform of the first coordinates, which leaves the others as they are.
+    """Apply a transform to the first coordinates and leave the others unchanged.
 
     Arguments:
         transform: A transform of `(..., size)`.
-        size: How many coordinates it takes.
+        size: The number of coordinates that it transforms.
 
     Example:
         >>> import torch
@@ -74,20 +74,22 @@ class HeadTransform(Transform):
         return self.call_and_ladj(x)[0]
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return self._joined(self.transform.inv(y[..., : self.size]), y)
+        return self._join(self.transform.inv(y[..., : self.size]), y)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         return self.call_and_ladj(x)[1]
 
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
         y, ladj = self.transform.call_and_ladj(x[..., : self.size])
-        return self._joined(y, x), ladj
+        return self._join(y, x), ladj
 
-    def sweep(self, y: Tensor, tol: float, method: str, settled: Settled = None) -> tuple[Tensor, InverseInfo | None]:
-        """The inverse, and how it went if the transform is one that sweeps."""
-        x, info = swept(self.transform, y[..., : self.size], tol, method, settled)
-        return self._joined(x, y), info
+    def sweep(
+        self, y: Tensor, tol: float, method: str, on_settled: OnSettled = None
+    ) -> tuple[Tensor, InverseInfo | None]:
+        """The inverse, and its diagnostics if the transform sweeps; for the arguments see `invert`."""
+        x, info = invert_part(self.transform, y[..., : self.size], tol, method, on_settled)
+        return self._join(x, y), info
 
-    def _joined(self, head: Tensor, whole: Tensor) -> Tensor:
+    def _join(self, head: Tensor, whole: Tensor) -> Tensor:
         tail = whole[..., self.size :]
         return torch.cat([head, tail.expand(*head.shape[:-1], -1)], dim=-1)

@@ -1,6 +1,6 @@
 """How exact the network is, over a million networks: python -m experiments.bench.exactness
 
-Every kind of network in `elflow.testing.KINDS`, most of them hostile, of 1 to 1000 units, in both dtypes: against
+Every kind of network in `elflow.testing.NETWORK_KINDS`, most of them hostile, of 1 to 1000 units, in both dtypes: against
 direct evaluation in wider arithmetic, against dense search, and there and back through the inverse at bounds up to
 0.9999. Prints the worst error of each kind and writes `bench/exactness.json`; exits with 1 if one is
 beyond what is promised.
@@ -37,12 +37,12 @@ def worst(kind: str, units: int, count: int, dtype: torch.dtype, generator: Gene
     slice_ = max(1, min(count, 2**17 // units))
     for start in range(0, count, slice_):
         n = min(slice_, count - start)
-        w1, b1, w2 = testing.networks(kind, n, units, dtype, generator)
+        w1, b1, w2 = testing.make_networks(kind, n, units, dtype, generator)
         b2, noise = torch.randn(2, n, dtype=dtype, generator=generator)
         constants = functional.lipschitz(w1, b1, w2)
         errors = {
             "lipschitz": testing.lipschitz_error(constants, w1, b1, w2),
-            "dense search": testing.overtaken(constants, w1, b1, w2, generator, points=32),
+            "dense search": testing.excess_slope(constants, w1, b1, w2, generator, points=32),
         }
         for name, error in errors.items():
             found[name] = max(found[name], error.max().item())
@@ -67,10 +67,10 @@ def main() -> None:
         name = str(dtype).removeprefix("torch.")
         print(f"{name}: promised " + ", ".join(f"{what} {error:g}" for what, error in PROMISED[name].items()))
         total = 0
-        for kind in testing.KINDS:
+        for kind in testing.NETWORK_KINDS:
             start, errors = time.perf_counter(), dict.fromkeys(PROMISED[name], -math.inf)
             for units, share in SHARES.items():
-                count = max(1, math.ceil(options.networks * share / len(testing.KINDS)))
+                count = max(1, math.ceil(options.networks * share / len(testing.NETWORK_KINDS)))
                 total += count
                 for what, error in worst(kind, units, count, dtype, generator).items():
                     errors[what] = max(errors[what], error)

@@ -53,11 +53,11 @@ def reference(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
 
 
 def sweep(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
-    return native.steepest(w1, b1, w2, "sweep")[0]
+    return native.find_steepest(w1, b1, w2, "sweep")[0]
 
 
 def direct(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
-    return native.steepest(w1, b1, w2, "direct")[0]
+    return native.find_steepest(w1, b1, w2, "direct")[0]
 
 
 # Each with how many numbers its networks may have between them, by how much work it has to do for one of H units.
@@ -75,7 +75,7 @@ def by_units(units: list[int], seconds: float) -> dict[str, dict[str, float]]:
     rows: dict[str, dict[str, float]] = {str(h): {} for h in units}
     for name, (algorithm, how_many, largest) in ALGORITHMS.items():
         sizes = {str(h): max(1, how_many(h)) for h in units if h <= largest}
-        jobs = {h: testing.networks("ordinary", n, int(h), torch.float32, generator) for h, n in sizes.items()}
+        jobs = {h: testing.make_networks("ordinary", n, int(h), torch.float32, generator) for h, n in sizes.items()}
         taken = interleaved({h: partial(algorithm, *weights) for h, weights in jobs.items()}, seconds * len(jobs))
         for h, time in taken.items():
             rows[h][name] = time / sizes[h]
@@ -92,7 +92,7 @@ def exponent(rows: dict[str, dict[str, float]], name: str, low: int, high: int) 
 
 def against_the_paper(seconds: float) -> dict[str, float]:
     """The headline: 4096 networks of 128 units."""
-    weights = testing.networks("ordinary", 4096, 128, torch.float32, torch.Generator().manual_seed(0))
+    weights = testing.make_networks("ordinary", 4096, 128, torch.float32, torch.Generator().manual_seed(0))
     ours: Callable[..., Tensor] = functional.lipschitz
     torch.testing.assert_close(ours(*weights), papers_algorithm(*weights), rtol=1e-4, atol=1e-5)
     algorithms = {"paper": papers_algorithm, "paper, sliced": papers_algorithm_sliced, "elflow": ours}
@@ -131,7 +131,7 @@ def thread_scaling(seconds: float) -> dict[str, dict[str, float]]:
     """50,176 networks of 64 units (a batch of 64 images of 28 x 28) on one thread and on two."""
     generator = torch.Generator().manual_seed(0)
     count, before = 64 * 28 * 28, torch.get_num_threads()
-    w1, b1, w2 = (w.requires_grad_() for w in testing.networks("ordinary", count, 64, torch.float32, generator))
+    w1, b1, w2 = (w.requires_grad_() for w in testing.make_networks("ordinary", count, 64, torch.float32, generator))
     x, b2 = torch.randn(2, count, generator=generator)
     y, log_slope = functional.elf(x, w1, b1, w2, b2)
 

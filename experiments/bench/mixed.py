@@ -22,7 +22,7 @@ from sklearn.metrics import roc_auc_score
 
 from experiments.bench._measure import RESULTS, machine, write
 from experiments.bench._tables import add_data, folder, load
-from elflow.tabular.estimator import FlowDensity
+from elflow.tabular import FlowDensity
 
 TARGET, POSITIVE = "income", ">50K"
 BINS = 20

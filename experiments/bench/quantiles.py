@@ -19,7 +19,7 @@ import torch
 
 from experiments.bench._measure import RESULTS, machine, write
 from experiments.bench._tables import add_data, folder, returns, shuffled
-from elflow.tabular.estimator import FlowDensity
+from elflow.tabular import FlowDensity
 
 LEVELS = (0.01, 0.05, 0.95, 0.99)
 
@@ -32,7 +32,7 @@ def coverage(
     start = time.perf_counter()
     est = FlowDensity(random_state=seed, time_limit=limit, weight_decay=weight_decay).fit(training)
     fitted = time.perf_counter()
-    quantiles = est.conditional_quantile(test, list(LEVELS), column=column)
+    quantiles = est.conditional_quantile(test, column, list(LEVELS))
     below = test[column].to_numpy()[:, None] <= quantiles
     # The quantile and the distribution function are one map and its inverse: they must tell the same story.
     agree = below == (est.conditional_cdf(test, column=column)[:, None] <= np.array(LEVELS))

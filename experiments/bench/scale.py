@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import torch
 
 from experiments.bench._measure import RESULTS, machine, write
-from elflow.tabular.estimator import FlowDensity
+from elflow.tabular import FlowDensity
 
 COLUMNS = 6
 GROUP = 500_000

@@ -26,7 +26,7 @@ from experiments.bench._baselines import best_kernel, best_mixture
 from experiments.bench._measure import RESULTS, machine, write
 from experiments.bench._tables import SETS, add_data, folder, load
 from elflow._files import replacing
-from elflow.tabular.estimator import DRAWS, FlowDensity
+from elflow.tabular import N_DRAWS, FlowDensity
 
 FLOWS = ("elf", "nsf", "maf")
 MODELS = (*FLOWS, "gmm", "kde")
@@ -71,7 +71,7 @@ def flow(model: str, training: pd.DataFrame, test: pd.DataFrame, seed: int, limi
 def baseline(model: str, training: pd.DataFrame, test: pd.DataFrame, seed: int, limit: float) -> Measured:
     """A mixture or kernels on the better of two encodings; one step of training is enough for the estimator's own."""
     est = FlowDensity(max_steps=1, random_state=seed).fit(training)
-    out = est.held_out(training)
+    out = est.validation_mask(training)
     assert out is not None  # it is the very table
     held_out = np.random.default_rng(seed).permutation(np.flatnonzero(out))[:HELD_OUT]
     encodings = {"encoded": est.encode, "standardised": standardised(est, training)}
@@ -86,7 +86,7 @@ def baseline(model: str, training: pd.DataFrame, test: pd.DataFrame, seed: int, 
     validation, name, best = max(found, key=lambda each: each[0])
     record = {"seconds": seconds, "parameters": best.parameters, "rows": best.rows, "validation": validation}
     # Probabilities of cells are averages over points of them, as those of `score_samples` are.
-    draws = [encodings[name](test, draw) for draw in range(DRAWS if est.schema_.cells else 1)]
+    draws = [encodings[name](test, draw) for draw in range(N_DRAWS if est.schema_.cells else 1)]
     log_density = np.logaddexp.reduce([best.log_density(z) + volume for z, volume in draws]) - np.log(len(draws))
     return record | {"chosen": f"{best.chosen}, {name}"}, log_density
 

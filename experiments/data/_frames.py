@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from elflow.io._sources import listed
-from elflow.io.archives import _Inert, _InertUnpickler, readable
+from elflow._checks import join_names
+from elflow.io.archives import Inert, InertUnpickler, reading
 
 MOST_COLUMNS = 100_000
 """An Index without names that is longer than this is refused before it is written out."""
 
 
-class _Still(_Inert):
+class _Still(Inert):
     """Inert, and it may be made without arguments."""
 
     args: tuple[Any, ...] = ()
@@ -67,7 +67,7 @@ class _FromBuffer(_Still):
     """An array as protocol 5 has it: bytes, dtype, shape and order."""
 
 
-PANDAS: dict[str, type[_Inert]] = {
+PANDAS: dict[str, type[Inert]] = {
     "DataFrame": _Frame,
     "BlockManager": _Manager,
     "_unpickle_block": _Block,
@@ -79,7 +79,7 @@ PANDAS: dict[str, type[_Inert]] = {
     **dict.fromkeys(["StringDtype", "StringArray", "StringArrayNumpySemantics", "NA"], _Still),
 }
 """Of pandas, in whichever of its modules: they have moved from version to version."""
-OTHERS: dict[tuple[str, str], type[_Inert]] = {
+OTHERS: dict[tuple[str, str], type[Inert]] = {
     ("pyarrow.lib", "_restore_array"): _ArrowArray,
     ("pyarrow.lib", "chunked_array"): _ArrowChunks,
     ("pyarrow.lib", "py_buffer"): _Wrapped,
@@ -91,7 +91,7 @@ OTHERS: dict[tuple[str, str], type[_Inert]] = {
 }
 
 
-class _FrameUnpickler(_InertUnpickler):
+class _FrameUnpickler(InertUnpickler):
     """Reads what a DataFrame of numbers consists of: no name leads out of this file and that of its base."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -102,7 +102,7 @@ class _FrameUnpickler(_InertUnpickler):
 
 def read_frame(path: Path) -> dict[str, np.ndarray]:
     """The columns `(N,)` of a pickled DataFrame by name, in their order: numbers, in the memory of the file's bytes."""
-    with path.open("rb") as stream, readable(path):
+    with path.open("rb") as stream, reading(path):
         frame = _FrameUnpickler(stream, encoding="bytes").load()
         if not isinstance(frame, _Frame):
             raise ValueError(f"it must hold a pandas DataFrame, got {_kind(frame)}")
@@ -127,13 +127,13 @@ def _columns(frame: _Frame) -> dict[str, np.ndarray]:
         where = range(len(names))[slice(*places.args)] if isinstance(places, _Slice) else _array(places).tolist()
         found.update(zip(where, _array(values), strict=True))
     if len(set(names)) != len(names) or sorted(found) != list(range(len(names))):
-        raise ValueError(f"it must have one column for each name, got {len(found)} for {listed(names)}")
+        raise ValueError(f"it must have one column for each name, got {len(found)} for {join_names(names)}")
     return {name: found[i] for i, name in enumerate(names)}
 
 
 def _kind(value: Any) -> str:
     """What something is, for an error."""
-    return "an array" if type(value) in (_Inert, _FromBuffer) else type(value).__name__.lstrip("_")
+    return "an array" if type(value) in (Inert, _FromBuffer) else type(value).__name__.lstrip("_")
 
 
 def _by_text(parts: Mapping[str | bytes, Any]) -> dict[str, Any]:
@@ -153,19 +153,19 @@ def _bytes(value: Any) -> bytes | bytearray:
     return value
 
 
-def _parts_of_array(inert: _Inert) -> tuple[str, Any, Any, bool]:
+def _parts_of_array(inert: Inert) -> tuple[str, Any, Any, bool]:
     """The dtype, what the values are read from, the shape, and whether columns come first."""
     if isinstance(inert, _FromBuffer):
         data, dtype, shape, order = inert.args
         by_column = order == "F"
-    elif type(inert) is not _Inert:
+    elif type(inert) is not Inert:
         raise ValueError(f"its columns must be of numbers, got {_kind(inert)}")
     else:
         _, shape, dtype, by_column, data = inert.state
     return _text(dtype.state[1]) + _text(dtype.args[0]), data, shape, by_column
 
 
-def _array(inert: _Inert) -> np.ndarray:
+def _array(inert: Inert) -> np.ndarray:
     """The numbers that a pickle has described."""
     kind, data, shape, by_column = _parts_of_array(inert)
     if not re.fullmatch(r"[<>|][fiu][1248]", kind):
@@ -173,7 +173,7 @@ def _array(inert: _Inert) -> np.ndarray:
     return np.frombuffer(_bytes(data), kind).reshape(shape, order="F" if by_column else "C")
 
 
-def _names(index: _Inert) -> list[str]:
+def _names(index: Inert) -> list[str]:
     """The names along an axis."""
     if not isinstance(index, _Index):
         raise ValueError(f"its columns must have an Index, got {_kind(index)}")
@@ -198,7 +198,7 @@ def _objects(items: Any) -> Iterable[str | bytes]:
     return items
 
 
-def _arrow_texts(array: _Inert) -> list[str]:
+def _arrow_texts(array: Inert) -> list[str]:
     if isinstance(array, _ArrowChunks):
         return [name for chunk in array.args[0] for name in _arrow_texts(chunk)]
     kind, length, nulls, offset, (_, places, texts), *_ = array.args[0]

@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elflow._checks import check_choice, check_count
-from elflow.io import _csv
-from elflow.io._sources import listed
-from elflow.io.archives import readable
+from elflow._checks import check_choice, check_count, join_names
+from elflow.io import csv
+from elflow.io.archives import reading
 from experiments.data._frames import read_frame
 
 __all__ = ["MAF_SETS", "REDRAWN_SETS", "Splits", "find_maf", "maf_files", "read_maf"]
@@ -133,7 +132,7 @@ def read_maf(name: str, folder: str | os.PathLike[str], seed: int = 0) -> Splits
     check_count("seed", seed, least=0)
     place = find_maf(name, folder)
     if place is None:
-        raise FileNotFoundError(f"{folder} must hold {listed(maf_files(name))} for name={name!r}, and does not")
+        raise FileNotFoundError(f"{folder} must hold {join_names(maf_files(name))} for name={name!r}, and does not")
     splits = SETS[name].read(place, seed)
     for part, x in zip(PARTS, splits, strict=True):
         if not len(x):
@@ -170,7 +169,7 @@ def _gas(place: Path, seed: int) -> Splits:
         table.pop("Unnamed: 0", None)  # the index, which pandas writes
     absent = [name for name in NOT_SENSORS if name not in table]
     if absent:
-        raise ValueError(f"{path} must have the columns {listed(NOT_SENSORS)}, got {listed(list(table))}")
+        raise ValueError(f"{path} must have the columns {join_names(NOT_SENSORS)}, got {join_names(list(table))}")
     sensors = [name for name in table if name not in NOT_SENSORS]
     sizes = _tenths(path, len(table["Time"]))
     z = np.empty((len(sensors), sum(sizes)))  # with the sensors first, so that their products need no copy
@@ -205,7 +204,7 @@ def _hepmass(place: Path, seed: int) -> Splits:
     fitted, tested = _signal(path), _signal(path_of_test)
     absent = [name for name in fitted if name not in tested]  # of MAF's files, that for test has one name too many
     if absent:
-        raise ValueError(f"{path_of_test} must have the columns of {path.name}, and has no {listed(absent)}")
+        raise ValueError(f"{path_of_test} must have the columns of {path.name}, and has no {join_names(absent)}")
     n, n_test = (len(next(iter(table.values()), ())) for table in (fitted, tested))
     n_val = int(0.1 * n)
     if not n_val:
@@ -239,10 +238,10 @@ def _bsds300(place: Path, seed: int) -> Splits:
     except ImportError as error:
         raise ImportError(f"{path} needs h5py to be read: pip install h5py") from error
     parts = []
-    with readable(path), h5py.File(path, "r") as file:
+    with reading(path), h5py.File(path, "r") as file:
         for part in ("train", "validation", "test"):
             if part not in file:
-                raise ValueError(f"it must have a data set {part!r}, got {listed(list(file))}")
+                raise ValueError(f"it must have a data set {part!r}, got {join_names(list(file))}")
             _check_shape(f"{part!r} in it", file[part], 63)
             x = np.empty(file[part].shape, np.float32)
             if len(x):
@@ -310,7 +309,7 @@ SETS = {
 
 def _numpy(path: Path, width: int) -> np.ndarray:
     """An array that stays on the disk until its columns are read."""
-    with readable(path):
+    with reading(path):
         data = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(data, np.ndarray):
             raise ValueError("it holds several arrays")
@@ -321,33 +320,31 @@ def _numpy(path: Path, width: int) -> np.ndarray:
 def _arrays(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     """The three arrays of an .npz file, one after the other."""
     with path.open("rb") as stream:  # NumPy would leave it open if it is damaged
-        with readable(path):
+        with reading(path):
             file = np.load(stream, allow_pickle=False)
             names = getattr(file, "files", [])
             if any(part not in names for part in PARTS):
-                raise ValueError(f"it must have the arrays {listed(PARTS)}, got {listed(names)}")
+                raise ValueError(f"it must have the arrays {join_names(PARTS)}, got {join_names(names)}")
         for part in PARTS:
-            with readable(path):
+            with reading(path):
                 x = file[part]
             yield part, x
 
 
 def _numbers(path: Path, of: Callable[[pa.Table], pa.Table] = lambda table: table) -> dict[str, np.ndarray]:
     """The columns of a text table, or what is made of each block of it, in float64."""
-    dialect = _csv.sniff(path)
+    dialect = csv.sniff(path)
     with path.open(encoding="utf-8-sig") as lines:
         header = next(line for line in lines if line.strip())
         extra = next(lines).count(dialect.separator) - header.count(dialect.separator)
     names = list(dialect.names[: len(dialect.names) + min(extra, 0)])  # a header may name more, or less, than there is
     dialect = replace(dialect, names=(*names, *(f"Unnamed: {len(names) + i}" for i in range(extra))))
-    stream, file = _csv.open_bytes(path)
     parts: list[list[np.ndarray]] = []
-    with file, stream:
-        for block in _csv.blocks(path, dialect, names, stream):
-            with readable(path):
-                table = of(block)
-                parts.append([pc.cast(column, pa.float64()).to_numpy() for column in table.columns])
-                names = table.column_names
+    for block in csv.read_blocks(path, dialect, names):
+        with reading(path):
+            table = of(block)
+            parts.append([pc.cast(column, pa.float64()).to_numpy() for column in table.columns])
+            names = table.column_names
     return {name: np.concatenate([part.pop(0) for part in parts]) for name in names}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Sequence
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from elflow._files import replacing
+from elflow.report.html import escape as _text
+from elflow.report.html import render_document, to_data_uri
 from experiments.framework.page_style import CSS
 
 __all__ = ["is_ours", "is_published", "markdown", "words", "write_page"]
@@ -95,25 +96,12 @@ def words(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
 
 
 def _page(there: dict[str, tuple[str, str]], absent: list[str]) -> str:
-    from elflow.report._page import CONTENT  # pandas and scikit-learn, which a job may well do without
-    from elflow.report._style import CSS as REPORT_CSS
-
     links = "".join(f'<a href="#{name}">{name}</a>' for name in there)
     lines = "".join(line for line, _ in there.values())
     sections = "".join(section for _, section in there.values())
     summary = f'<ul class="card summary">{lines}</ul>' if there else '<p class="card">Nothing has been run yet.</p>'
     rest = f'<p class="note">Not in this folder: {", ".join(absent)}.</p>' if absent else ""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{CONTENT}">
-<title>The paper's experiments with elflow</title>
-<style>{REPORT_CSS}{CSS}</style>
-</head>
-<body>
-<header><h1>The paper's experiments with elflow</h1>
+    body = f"""<header><h1>The paper's experiments with elflow</h1>
 <p class="lead">Tables and figures of <i>{PAPER}</i> (Gopal, 2021), run again, beside the systems that it compares
 with. Rows about ELF are set off; rows in grey are published figures, which were not measured here.</p></header>
 <nav aria-label="Experiments"><div>{links}</div></nav>
@@ -121,10 +109,8 @@ with. Rows about ELF are set off; rows in grey are published figures, which were
 {summary}{rest}
 {sections}
 </main>
-<footer>Made by elflow. Everything on this page is inside this file.</footer>
-</body>
-</html>
-"""
+<footer>Made by elflow. Everything on this page is inside this file.</footer>"""
+    return render_document("The paper's experiments with elflow", body, CSS)
 
 
 def _entry(name: str, folder: Path) -> tuple[str, str]:
@@ -215,7 +201,7 @@ def _picture(path: Path, caption: str) -> str:
     kind = "jpeg" if path.suffix in (".jpg", ".jpeg") else "png"
     width, height = (int.from_bytes(data[k : k + 4], "big") for k in (16, 20))  # where a PNG has them
     wide = " wide" if kind == "png" and width > 1.6 * height else ""
-    image = f'<img src="data:image/{kind};base64,{base64.b64encode(data).decode()}" alt="{_text(caption)}">'
+    image = f'<img src="{to_data_uri(data, f"image/{kind}")}" alt="{_text(caption)}">'
     return f'<figure><div class="scroll{wide}">{image}</div><figcaption>{_inline(caption)}</figcaption></figure>'
 
 
@@ -255,9 +241,3 @@ def _one_line(words: str) -> str:
 def _piped(cell: str) -> str:
     """A cell of a table of Markdown."""
     return f" {_one_line(cell)} ".replace("|", r"\|")
-
-
-def _text(words: Any) -> str:
-    from elflow.report._page import text
-
-    return text(words)

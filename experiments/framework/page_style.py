@@ -57,7 +57,7 @@ table.results { width: auto; min-width: min(100%, 34rem); margin: 8px 0 0; }
   border-radius: 0 10px 10px 0; padding: 10px 16px; margin: 22px 0 0; font-size: 0.9rem;
 }
 .absent ul { margin: 4px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
-.damaged { border-left: 4px solid var(--look); }
+.damaged { border-left: 4px solid var(--poor); }
 .how {
   margin: 26px 0 0; padding-top: 12px; border-top: 1px solid var(--line); font-size: 0.8rem; color: var(--soft);
 }

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import elflow
 from elflow._files import replacing
-from elflow.tabular.schema import digest
+from elflow.tabular import digest
 from elflow.training import Recipe, Rows, Training, fit
 from experiments.data.images import spread
 from experiments.framework.experiment import Record

@@ -55,12 +55,12 @@ def papers_algorithm(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
 
 
 def _native_direct(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
-    return native.steepest(w1, b1, w2, "direct")[0]
+    return native.find_steepest(w1, b1, w2, "direct")[0]
 
 
 Algorithm = Callable[[Tensor, Tensor, Tensor], Tensor]
 ALGORITHMS: dict[str, Algorithm] = {"paper": papers_algorithm, "elflow": lipschitz}
-if not native.why_not:
+if native.extension is not None:
     ALGORITHMS["direct"] = _native_direct
 LABELS = {
     "paper": "The paper's algorithm, in torch",
@@ -109,7 +109,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         for size in sizes:
             for name, algorithm in ALGORITHMS.items():
                 units, count = (size, networks_at_once(name, size)) if kind == "units" else (FIXED_UNITS, size)
-                weights = testing.networks("ordinary", count, units, torch.float32, generator)
+                weights = testing.make_networks("ordinary", count, units, torch.float32, generator)
                 truth = lipschitz(*weights)
                 apart = max(apart, float(((algorithm(*weights) - truth).abs() / truth).max()))
                 call = f"{kind} {name} {size}"

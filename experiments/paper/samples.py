@@ -12,7 +12,7 @@ from torch import Tensor
 
 from elflow.datasets.example import digits
 from elflow.flows import preset
-from elflow.io.grids import grid
+from elflow.io.grids import make_grid
 from elflow.training import image_recipe
 from experiments.data import images as _image_data
 from experiments.data.images import DATASETS, MODEL, given, spread
@@ -165,7 +165,7 @@ def _grids(path: Path, title: str, real: Tensor | None, new: tuple[Tensor, int],
     images, levels = new
     columns = columns or _columns(len(images))
     parts = {"Real": real, "New": images}
-    pictures = {heading: grid(some, columns, levels) for heading, some in parts.items() if some is not None}
+    pictures = {heading: make_grid(some, columns, levels) for heading, some in parts.items() if some is not None}
     high, wide = pictures["New"].shape[:2]
     with plt.rc_context(_figure.STYLE):
         size = (4.5 * len(pictures), 0.75 + 4.4 * high / wide)

@@ -1,4 +1,4 @@
-// Units from what a hypernetwork says of them: pairs whose slope together is a bump of height a and width w around t.
+// The bump parametrisation: pairs of units whose slope is a bump of height a and width w around t.
 //
 // A row holds log k of every unit, then t, log w and a of every pair. Unit i rises at t - w/2; unit i + pairs falls at t + w/2.
 #pragma once
@@ -7,12 +7,12 @@
 
 namespace elflow::ELFLOW_ISA {
 
-// Where the parts of a row begin.
+// Offsets of the parts of a row.
 struct Bumps {
   std::int64_t units, pairs = (units + 1) / 2, t = units, log_w = t + pairs, a = log_w + pairs;
 };
 
-// Comparisons let a NaN through, which minimum and maximum would swallow.
+// Comparisons preserve NaN, which minimum and maximum would lose.
 static inline vec clamped(vec x, double largest) {
   x = x < -largest ? splat(-largest) : x;
   return x > largest ? splat(largest) : x;

@@ -1,4 +1,4 @@
-// The transformation y = x + s g(x) + b2 of one network, its inverse and their gradients.
+// The transformation y = x + s g(x) + b2 of one network, its inverse, and the gradients of both.
 #pragma once
 
 #include "network.h"
@@ -7,7 +7,7 @@ namespace elflow::ELFLOW_ISA {
 
 static inline double normaliser(double lipschitz, double bound) { return lipschitz > bound ? bound / lipschitz : 1; }
 
-// Halfway between two numbers in the order of all doubles, so that sixty-four halvings bring any bracket to a point.
+// The midpoint of two numbers in the order of all doubles, so that 64 bisections reduce any bracket to a point.
 static inline double halfway(double a, double b) {
   const auto rank = [](double x) {
     std::int64_t bits;
@@ -21,10 +21,10 @@ static inline double halfway(double a, double b) {
   return x;
 }
 
-// Solves x + s g(x) = y, where s g is no steeper than `bound`. On each piece the answer is the root of a quadratic, so what is
-// searched for is only the piece: solve on the piece at hand and stop as soon as the answer lies on that same piece. The
-// bound brackets the answer from the first evaluation on, and halving the bracket now and then keeps the search short.
-// Evaluating at a point next to the answer, rather than adding up pieces from afar, also keeps distant breakpoints out of it.
+// Solves x + s g(x) = y, where |s g'| <= `bound`. On each piece the solution is the root of a quadratic, so that only the
+// piece has to be found: solve on the current piece, and stop if the root lies on the same piece. The bound gives a bracket
+// from the first evaluation on, and occasional bisection limits the number of steps. Since the network is evaluated near
+// the solution, instead of summing up pieces from a distant breakpoint, distant breakpoints cause no rounding error.
 template <class T>
 static inline double invert(const Network<T>& net, double s, double bound, double y) {
   constexpr int patience = 8, cap = 160;
@@ -43,8 +43,8 @@ static inline double invert(const Network<T>& net, double s, double bound, doubl
       low = x, high = reach < high ? reach : high;
     else
       high = x, low = reach > low ? reach : low;
-    // x solved the quadratic of the piece that it turned out to lie on, or no rounding can tell it from an answer on the
-    // piece next door. The step that is still taken then removes the rounding of the one before.
+    // x is the root on its own piece, or within rounding of a root on the neighbouring piece. The last step, to `next`,
+    // removes the rounding error of the step before.
     if ((solved && at.piece == piece) || abs(residual) <= 0x1p-51 * (1 + abs(x) + abs(y)))
       return next < low ? low : next > high ? high : next;
     solved = discriminant > 0 && next > low && next < high && (step < patience || step % 2);
@@ -54,7 +54,7 @@ static inline double invert(const Network<T>& net, double s, double bound, doubl
   return x;
 }
 
-// Gradients with respect to the parameters of one network, and to the logarithm of s, summed over its points.
+// Gradients with respect to the parameters of one network and the logarithm of s, summed over its points.
 struct Gradient {
   std::int64_t padded;  // to whole vectors
   double *w1, *b1, *w2;
@@ -77,13 +77,13 @@ struct Gradient {
   }
 };
 
-// Adds to `grad` what one point brings, given the gradients of its y and log-slope; returns the gradient of x.
+// Adds the contribution of one point to `grad`, given the gradients of its y and log-slope; returns the gradient of x.
 template <class T>
 static inline double backward_point(const Network<T>& net, double s, double x, const Value& at, double grad_y,
                                     double grad_log_slope, Gradient& grad) {
   const double derivative = 1 + at.slope;
   const double grad_g = grad_y * s, grad_slope = grad_log_slope * s / derivative;
-  const double missing = x != x ? x : 0;  // a NaN goes through, where minimum and maximum would swallow it
+  const double missing = x != x ? x : 0;  // preserves NaN, which minimum and maximum would lose
   for (std::int64_t i = 0; i < net.units; i += lanes) {
     const vec w1 = net.w1(i), w2 = net.w2(i);
     const vec u = w1 * x + net.b1(i), n = on_ramp(u) + missing, q = 1.0 + n;
@@ -98,7 +98,7 @@ static inline double backward_point(const Network<T>& net, double s, double x, c
   return grad_y * derivative + grad_log_slope * at.curvature / derivative;
 }
 
-// Adds to `grad` what the Lipschitz constant brings: |g'| at the steepest place, through the parameters and through the place.
+// Adds the contribution of the Lipschitz constant to `grad`: of |g'| at its maximum, directly and through the place.
 template <class T>
 static inline void backward_lipschitz(const Network<T>& net, std::int64_t where, double grad_lipschitz, Gradient& grad) {
   if (where >= 2 * net.units) {
@@ -129,7 +129,7 @@ static inline void backward_lipschitz(const Network<T>& net, std::int64_t where,
     store(grad.w1 + i, load(grad.w1 + i) + into_slope * (w2 * q + rising * x));
     store(grad.w2 + i, load(grad.w2 + i) + into_slope * w1 * q);
   }
-  // The owner's ramp stays where it is, but moving it moves the place for all the others.
+  // At its own breakpoint the owner's q is constant, but its parameters move the place, which changes q of all others.
   const double into_place = -into_slope * sum(curvature) / net.w1_row[j];
   grad.b1[j] = b1_j + into_place;
   grad.w1[j] = w1_j + into_slope * net.w2_row[j] * own + into_place * x;

@@ -1,4 +1,4 @@
-// Compiled once per instruction set: the loops over networks, from tensors of either dtype to doubles and back.
+// Loops over networks, compiled once per instruction set; tensors of either dtype are read and written as doubles.
 #include "kernels.h"
 
 #include "bumps.h"
@@ -45,7 +45,7 @@ void sweep_all(const Parameters& p, Span networks, const Steepness& out, double*
   for (std::int64_t n = networks.begin; n < networks.end; n += lanes) {
     const int filled = static_cast<int>(networks.end - n < lanes ? networks.end - n : lanes);
     Network<T> nets[lanes];
-    for (int l = 0; l < lanes; ++l) nets[l] = network<T>(p, l < filled ? n + l : n);  // spare lanes repeat the first
+    for (int l = 0; l < lanes; ++l) nets[l] = network<T>(p, l < filled ? n + l : n);  // unused lanes repeat the first network
     Proposal proposals[lanes];
     sweep.set(nets);
     sweep.propose(proposals);
@@ -70,7 +70,7 @@ void lipschitz(const Parameters& p, Algorithm algorithm, Span networks, Steepnes
     sweep_all<T>(p, networks, out, scratch);
 }
 
-// A gradient, with those of b2 and of log s behind it.
+// A gradient, followed by those of b2 and log s.
 std::int64_t partial_doubles(std::int64_t units) { return Gradient::doubles(units) + 2; }
 
 template <class T>

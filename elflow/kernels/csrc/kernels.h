@@ -1,11 +1,11 @@
-// What each instruction set provides: the same functions over a range of networks.
+// The functions that each instruction set provides, over a range of networks.
 #pragma once
 
 #include <cstdint>
 
 namespace elflow {
 
-// A row per network; rows may be any distance apart, the units of a row are next to each other.
+// One row per network. Rows have any stride; the units of a row are next to each other.
 struct Rows {
   const void* data;
   std::int64_t stride;
@@ -18,13 +18,13 @@ struct Parameters {
 
 enum class Algorithm { sweep, direct };
 
-// What the Lipschitz constant of network n is, and where |g'| takes it.
+// The Lipschitz constant of each network, and the place where |g'| has it.
 struct Steepness {
   double* lipschitz;
   std::int32_t* where;
 };
 
-// `points` of each network stand next to each other: point m of network n is number n * points + m.
+// The `points` of a network are next to each other: point m of network n is number n * points + m.
 struct Forward {
   Parameters parameters;
   Steepness steepness;
@@ -45,13 +45,13 @@ struct Backward {
   bool inverse;
 };
 
-// What a hypernetwork says of the units of each network, and the units themselves, or in the backward their gradients.
+// Networks in the bump parametrisation, and the weights of their units or, in the backward, the gradients of these.
 struct BumpRows {
   std::int64_t units;
-  double largest;  // of a logarithm
+  double largest;  // bound of a logarithm
   Rows phi;
   void *w1, *b1, *w2;
-  void* grad;  // of phi, in rows as far apart as `grad_row`; null in the forward
+  void* grad;  // of phi, with the row stride `grad_row`; null in the forward
   std::int64_t grad_row;
 };
 
@@ -61,20 +61,20 @@ struct Span {
 
 // Functions for one dtype on one instruction set.
 struct Kernels {
-  // Lipschitz constants, with so many doubles of scratch memory, aligned to 64 bytes. They are NaN for networks with a
-  // parameter that is not finite.
+  // Lipschitz constants; NaN for networks with a parameter that is not finite. The scratch memory holds `scratch_doubles`
+  // doubles and is aligned to 64 bytes.
   std::int64_t (*scratch_doubles)(std::int64_t units);
   void (*lipschitz)(const Parameters&, Algorithm, Span networks, Steepness, double* scratch);
 
-  // Gradients are summed up in rows of so many doubles.
+  // Gradients are summed up in rows of `partial_doubles` doubles.
   std::int64_t (*partial_doubles)(std::int64_t units);
   void (*lipschitz_backward)(const Backward&, const double* grad_lipschitz, Span networks, double* partial);
 
-  // The transformation takes the Lipschitz constants as given.
+  // The Lipschitz constants must have been computed before.
   void (*forward)(const Forward&, Span networks, Span points);
   void (*inverse)(const Forward&, Span networks, Span points);
 
-  // The gradients from a range of a network's points; then those of the network from such rows, added up in order.
+  // The gradients from a range of a network's points, and their sum over such ranges, always in the same order.
   void (*backward_points)(const Backward&, std::int64_t network, Span points, double* partial);
   void (*backward_network)(const Backward&, std::int64_t network, double* partials, std::int64_t count);
 

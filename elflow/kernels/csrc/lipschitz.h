@@ -1,8 +1,8 @@
-// The exact Lipschitz constant of a network: the greatest |g'| over its breakpoints and the two ends of the line.
+// The exact Lipschitz constant of a network: the maximum of |g'| over its breakpoints and the two ends of the line.
 //
-// A sweep sorts the breakpoints and walks g' across them, O(H log^2 H); direct evaluation takes O(H^2). Either only proposes where
-// the greatest slope is, and bounds what rounding can have done to the slopes it compared. The slope at that place is then
-// evaluated anew, and so is every other that the bound leaves in the running.
+// A sweep sorts the breakpoints and walks g' across them, O(H log^2 H); direct evaluation takes O(H^2). Either one only
+// proposes the place of the maximum, with a bound of the rounding error of the slopes that it compared. The slope is then
+// evaluated again at that place, and at every other place that could be the maximum within this error.
 #pragma once
 
 #include "network.h"
@@ -17,22 +17,22 @@ struct Steepest {
 
 constexpr double epsilon = 0x1p-53;
 
-// How far the result may fall short of the greatest slope, relative to it.
+// Maximum relative amount by which the result may fall below the maximum slope.
 template <class T>
 constexpr double slack = sizeof(T) == 4 ? 1e-6 : 1e-14;
 
-// Moving x or an argument by a few units in the last place is felt by ramps that stand at x, where |w1 x| <= |b1| + 1: the
-// slope changes by no more than this times sum |a_i| (|b1_i| + 1).
+// Moving x or an argument by a few units in the last place affects the ramps at x, for which |w1 x| <= |b1| + 1: the slope
+// changes by at most this times sum |a_i| (|b1_i| + 1).
 constexpr double placement = 8 * epsilon;
 
-// Breakpoints beyond this, and slopes below its inverse, are left to direct evaluation, so that nothing on the way underflows.
-// Units that have no breakpoints get one that is farther still.
+// Breakpoints beyond `farthest`, and slopes below its inverse, are left to direct evaluation, so that the sweep never
+// underflows. Units without breakpoints get one at `nowhere`, which is farther still.
 constexpr double farthest = 1e140, nowhere = 1e145;
 static inline bool is_place(double x) { return x < 2 * farthest; }
 static inline ivec is_place(vec x) { return x < 2 * farthest; }
 
 struct Proposal {
-  double slope;  // the greatest found, to within error
+  double slope;  // the maximum found, up to `error`
   double error;
   std::int32_t where;
 
@@ -43,7 +43,7 @@ struct Proposal {
   }
 };
 
-// g' on its way from left to right: each breakpoint brings a jump of g''.
+// g' along a walk from left to right: g'' jumps at each breakpoint.
 template <class Vec>
 struct Walk {
   Vec x, slope, curvature{};
@@ -55,7 +55,7 @@ struct Walk {
   }
 };
 
-// The same, with a bound on what rounding has done so far: one far breakpoint then spoils none of those before it.
+// The same, with a bound of the rounding error so far: a distant breakpoint does not enlarge it for those before.
 struct CarefulWalk : Walk<double> {
   double error, curvature_error = 0;
 
@@ -67,14 +67,14 @@ struct CarefulWalk : Walk<double> {
   }
 };
 
-// The breakpoints of one network per lane, in order. A breakpoint's lowest bits carry its tag through the sort: twice its unit,
-// plus one at the foot of the ramp.
+// The sorted breakpoints of one network per lane. The lowest bits of a breakpoint are its tag during the sort: twice the
+// number of its unit, plus one at the foot of the ramp.
 class Sweep {
   std::int64_t units_, rows_, tag_mask_ = 15;
   vec *keys_, *jumps_;
   vec left_, right_;  // g' at the two ends
   vec reach_, bend_;  // sum |a_i| (|b1_i| + 1), sum |a_i w1_i|
-  ivec usual_;        // whether all breakpoints are within reach of a sweep
+  ivec usual_;        // whether no breakpoint is too far for a sweep
 
   static constexpr std::int64_t rows(std::int64_t units) { return round_up(2 * units, sort_block); }
   double moved() const { return 0x1p-52 * static_cast<double>(tag_mask_ + 1); }
@@ -130,7 +130,7 @@ class Sweep {
     sort_lanes(keys_, rows_);
   }
 
-  // Units without breakpoints, or with breakpoints too far off, go behind all others and bring no jump.
+  // Units without breakpoints, or with breakpoints that are too far, are sorted last and have no jump.
   template <class T>
   void set_aside(const Network<T>* nets) {
     usual_ = ~ivec{};
@@ -155,7 +155,7 @@ class Sweep {
   }
   double left(int lane) const { return left_[lane]; }
   bool usual(int lane) const { return usual_[lane] != 0; }
-  // What rounding and the tags do to a slope before any step of a walk.
+  // The error of a slope from rounding and tags before the first step of a walk.
   double least_error(int lane) const { return reach_[lane] * (2 * moved() + placement); }
 
   void propose(Proposal* proposals) const {
@@ -174,7 +174,7 @@ class Sweep {
     const vec end = abs(right_);
     where = end > best ? key(vec{}, at_plus_infinity(units_)) : where;
     best = max(best, end);
-    // Rounding enters the sums of jumps and of slopes, once in each step; tags move breakpoints.
+    // Each step rounds the sums of jumps and of slopes once; tags move breakpoints.
     const double steps = 2 * static_cast<double>(units_) + 2;
     const vec span = walk.x - keys_[0];
     const vec error = (bend_ * span + reach_) * (steps * epsilon) + reach_ * (2 * moved() + placement);
@@ -192,7 +192,7 @@ static inline void challenge(const Network<T>& net, std::int64_t where, Steepest
   if (slope > champion.lipschitz) champion = {slope, static_cast<std::int32_t>(where)};
 }
 
-// Calls visit(k, slope, error) for each breakpoint within reach of the sweep.
+// Calls visit(k, slope, error) for each breakpoint that is not too far for the sweep.
 template <class Visit>
 static inline void walk_carefully(const Sweep& sweep, int lane, const Visit& visit) {
   CarefulWalk walk{{sweep.breakpoint(0, lane), sweep.left(lane)}, sweep.least_error(lane)};
@@ -202,7 +202,7 @@ static inline void walk_carefully(const Sweep& sweep, int lane, const Visit& vis
   }
 }
 
-// Where the sweep is sure, its proposal; otherwise the greatest of all places that may be steepest, evaluated directly.
+// The proposal of the sweep if it is certain; otherwise the maximum over all candidates, evaluated directly.
 template <class T>
 static inline Steepest decide(const Network<T>& net, const Sweep& sweep, int lane, const Proposal& proposal) {
   Steepest champion{abs(slope_at(net, proposal.where)), proposal.where};
@@ -223,7 +223,7 @@ static inline Steepest decide(const Network<T>& net, const Sweep& sweep, int lan
   return champion;
 }
 
-// The paper's way, all breakpoints against all units, a vector of breakpoints at a time.
+// The paper's algorithm: all breakpoints times all units, one vector of breakpoints at a time.
 template <class T>
 static inline Steepest direct(const Network<T>& net) {
   Steepest champion{0, at_minus_infinity(net.units)};

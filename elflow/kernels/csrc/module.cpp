@@ -1,4 +1,4 @@
-// The Python module: tensors in, loops over networks out.
+// The Python module: cuts the work on a batch of networks into tasks for threads.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -43,7 +43,7 @@ void choose(const std::string& name) {
   throw nb::value_error(("instruction set '" + name + "' is not one that this build and this machine have").c_str());
 }
 
-// Tensors arrive as addresses: importing each of a dozen tensors would take longer than a small batch.
+// Tensors are passed as addresses: importing a dozen tensors would take longer than computing a small batch.
 using Address = std::uintptr_t;
 
 template <class T>
@@ -67,15 +67,15 @@ struct Networks {
         kernels(is_double ? chosen->float64 : chosen->float32) {}
 };
 
-// A piece of work has about this many units, which is some ten microseconds.
+// Approximate number of units per task, which is about ten microseconds of work.
 constexpr std::int64_t work_units = 2048;
 
 std::int64_t networks_per_task(std::int64_t units, std::int64_t points) {
   return std::max<std::int64_t>(8, work_units / (units * std::max<std::int64_t>(1, points)) / 8 * 8);
 }
 
-// How the points of one network are cut into pieces of work, where there are few networks. It depends on the shape alone, so
-// that sums come out the same on any number of threads.
+// The division of one network's points into tasks, for batches of few networks. It depends on the shape only, so that sums
+// are the same for any number of threads.
 struct Cuts {
   std::int64_t points, size, count;
 
@@ -102,7 +102,7 @@ bool all_finite(const double* constants, std::int64_t count) {
   return std::all_of(constants, constants + count, [](double c) { return std::isfinite(c); });
 }
 
-// Both this and `transform` tell whether all parameters were finite.
+// This and `transform` return whether all parameters are finite.
 bool lipschitz(const Networks& nets, Address constants, Address places, int algorithm, int threads) {
   const Kernels& k = nets.kernels;
   const std::int64_t units = nets.parameters.units;
@@ -125,7 +125,7 @@ void lipschitz_backward(const Networks& nets, Address places, Address grad, Addr
             [&](Span networks, double* memory) { k.lipschitz_backward(b, at<double>(grad), networks, memory); });
 }
 
-// Forward, or the inverse where there is no room for the log-slope.
+// The forward transformation or, if `log_slope` is null, the inverse.
 bool transform(const Networks& nets, std::int64_t points, double bound, Address given, Address result, Address log_slope,
                Address constants, Address places, int threads) {
   const Kernels& k = nets.kernels;
@@ -147,7 +147,7 @@ bool transform(const Networks& nets, std::int64_t points, double bound, Address 
   return all_finite(f.steepness.lipschitz, nets.count);
 }
 
-// Of the forward, or of the inverse where there is no gradient of the log-slope.
+// The gradient of the forward or, if `grad_log_slope` is null, of the inverse.
 void transform_backward(const Networks& nets, std::int64_t points, double bound, Address constants, Address places,
                         Address x, Address grad, Address grad_log_slope, Address grad_x, Address grad_w1,
                         Address grad_b1, Address grad_w2, Address grad_b2, int threads) {
@@ -176,7 +176,7 @@ void transform_backward(const Networks& nets, std::int64_t points, double bound,
   });
 }
 
-// The units that a hypernetwork describes, or the gradient of its description where there is room for one.
+// The weights from phi or, if `grad` is not null, the gradient of phi from those of the weights.
 void bumps(bool is_double, std::int64_t count, std::int64_t units, double largest, Address phi, std::int64_t phi_row,
            Address w1, Address b1, Address w2, Address grad, std::int64_t grad_row, int threads) {
   const Kernels& k = is_double ? chosen->float64 : chosen->float32;

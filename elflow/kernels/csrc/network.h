@@ -1,17 +1,17 @@
-// One network g(x) = sum_i w2_i FELU(w1_i x + b1_i), computed in double whatever the dtype of the tensors.
+// One network g(x) = sum_i w2_i FELU(w1_i x + b1_i), computed in double precision whatever the dtype of the tensors.
 #pragma once
 
 #include "simd.h"
 
 namespace elflow::ELFLOW_ISA {
 
-// Places on the line have numbers: j + off * units is the breakpoint -(off + b1_j)/w1_j, at the top (off = 0) or the foot
-// (off = 1) of unit j's ramp; behind the breakpoints come the two ends of the line.
+// Places on the line are numbered: j + off * units is the breakpoint -(off + b1_j)/w1_j, at the top (off = 0) or the foot
+// (off = 1) of the ramp of unit j. The two ends of the line follow.
 static inline std::int32_t at_minus_infinity(std::int64_t units) { return static_cast<std::int32_t>(2 * units); }
 static inline std::int32_t at_plus_infinity(std::int64_t units) { return static_cast<std::int32_t>(2 * units + 1); }
 
-// A view of one row of each tensor. Units are read a vector at a time, as doubles; behind the last come zeros, which add
-// nothing to any sum.
+// A view of one row of each tensor. Units are read one vector at a time, as doubles. The last vector is padded with zeros,
+// which do not contribute to any sum.
 template <class T>
 struct Network {
   std::int64_t units;
@@ -24,7 +24,7 @@ struct Network {
   std::int64_t owner(std::int64_t where) const { return where < units ? where : where - units; }
   int off(std::int64_t where) const { return where >= units; }
 
-  // Units with w1 = 0 have no breakpoints, and those of the flattest others lie beyond the largest double.
+  // Units with w1 = 0 have no breakpoints, and those of denormal w1 can exceed the largest double.
   bool exists(std::int64_t where) const { return where >= 2 * units || w1_row[owner(where)] != 0; }
   double breakpoint(std::int64_t where) const {
     constexpr double largest = __DBL_MAX__;
@@ -33,20 +33,20 @@ struct Network {
   }
 };
 
-// s g, s g' and s g'' at a point, and the number of breakpoints to its left, which tells the quadratic piece it lies on.
+// s g, s g' and s g'' at a point, and the number of breakpoints to its left, which identifies its quadratic piece.
 struct Value {
   double g, slope, curvature;
   std::int64_t piece;
 };
 
-// u where it is on the ramp of FELU, else the end of the ramp that is nearer. With n for it,
+// n = clamp(u, -1, 0), with which
 //   FELU'(u) = q = 1 + n   and   FELU(u) = n + n^2 / 2 + max(u, 0),
-// which is q^2 / 2 - 1/2 + max(u, 0) without the cancellation next to zero.
+// which is q^2 / 2 - 1/2 + max(u, 0) without the cancellation near zero.
 static inline vec on_ramp(vec u) { return min(max(u, splat(-1.0)), vec{}); }
 static inline vec ramp(vec u) { return 1.0 + on_ramp(u); }
 static inline vec felu(vec u, vec n) { return n + n * n * 0.5 + max(u, vec{}); }
 
-// Minimum and maximum swallow NaN, so the rare infinite or missing x takes this slower road.
+// Minimum and maximum lose NaN, so that the rare infinite or NaN x takes this slower path.
 template <class T>
 static inline Value evaluate_anywhere(const Network<T>& net, double s, double x) {
   Value at{0, 0, 0, 0};
@@ -79,7 +79,7 @@ static inline Value evaluate(const Network<T>& net, double s, double x) {
   return {sum(g), sum(slope), sum(curvature), count};
 }
 
-// What rounding took from the sum of a and b.
+// The rounding error of a + b.
 template <class Real>
 static inline Real lost(Real a, Real b, Real total) {
   const Real kept = total - a;
@@ -87,8 +87,8 @@ static inline Real lost(Real a, Real b, Real total) {
 }
 
 // The argument w1 x + b1 of a unit at the breakpoint x = -(off + b1_j)/w1_j of unit j, as ((b1 w1_j - w1 b1_j) - off w1) / w1_j.
-// Units that share the breakpoint then stand where they should, however steep they are: rounding x would move steep units
-// by far more than the width of their ramps. Products of float32 weights are exact in double; `low` is what those of float64 lack.
+// This is exact for units that share the breakpoint, however steep they are: rounding x would move steep units by far more
+// than the width of their ramps. Products of float32 weights are exact in double; `low` is the rounding error for float64.
 template <class Real>
 static inline Real argument(Real product, Real owners_product, Real low, Real shift, Real owner_w1) {
   const Real difference = product - owners_product, total = difference - shift;
@@ -96,7 +96,7 @@ static inline Real argument(Real product, Real owners_product, Real low, Real sh
   return (total + rest) / owner_w1;
 }
 
-// g' at a breakpoint, where its owner stands exactly at the foot or the top of its ramp, or at an end of the line.
+// g' at a breakpoint, where its owner is exactly at the foot or the top of its ramp, or at an end of the line.
 static inline double slope_at(const Network<float>& net, std::int64_t where) {
   vec slope{};
   if (where >= 2 * net.units) {
@@ -117,7 +117,7 @@ static inline double slope_at(const Network<float>& net, std::int64_t where) {
   return sum(slope);
 }
 
-// The same for results that are double themselves: products with what they lack, and sums in the widest arithmetic there is.
+// The same for float64 weights: products with their rounding errors, and sums in long double.
 ELFLOW_EACH_ROUNDING static inline double slope_at(const Network<double>& net, std::int64_t where) {
   ELFLOW_EACH_ROUNDING_HERE
   const bool end = where >= 2 * net.units;

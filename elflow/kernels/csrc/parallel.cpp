@@ -18,9 +18,9 @@
 namespace elflow {
 namespace {
 
-// After a parallel loop the threads of an OpenMP runtime spin for some milliseconds, waiting for the next one. A second pool
-// would fight with them for the cores, so this asks the very runtime that torch is linked to. Every OpenMP runtime on
-// Linux (GNU, LLVM, Intel) has this entry point.
+// After a parallel loop the threads of an OpenMP runtime spin for some milliseconds, waiting for the next loop. A second pool
+// would compete with them for the cores, so this uses the runtime that torch is linked to. Every OpenMP runtime on Linux
+// (GNU, LLVM, Intel) has this entry point.
 using Parallel = void (*)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
 
 Parallel find_parallel() {
@@ -52,7 +52,7 @@ void parallel_for(std::int64_t count, int threads, const std::function<void(std:
     if (count > 0) body(0, count);
     return;
   }
-  // Shares are taken, not dealt: it does not matter how many threads come, nor when.
+  // Threads take shares until none are left, so that any number of threads may come, at any time.
   struct Work {
     const std::function<void(std::int64_t, std::int64_t)>& body;
     const std::int64_t count, shares;

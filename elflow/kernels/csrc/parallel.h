@@ -1,4 +1,4 @@
-// Parallel loops on the threads that torch already has.
+// Parallel loops on torch's own threads.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,10 @@
 
 namespace elflow {
 
-// Calls body(begin, end) on ranges that together make [0, count), on at most `threads` threads.
+// Calls body(begin, end) on ranges that partition [0, count), on at most `threads` threads.
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t, std::int64_t)>& body);
 
-// Whose threads those are: "torch" or "own".
+// The owner of these threads: "torch" or "own".
 const char* thread_pool();
 
 }  // namespace elflow

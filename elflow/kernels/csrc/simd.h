@@ -1,8 +1,8 @@
-// The vectors of the instruction set that this file is compiled for.
+// Vectors of the instruction set that this file is compiled for.
 //
-// Everything under `ELFLOW_ISA` is compiled once per instruction set, each time into a namespace of its own:
-// the same source, other flags. These headers therefore use no inline function of the standard library, since the
-// linker would keep one copy of it for all of them, perhaps one that the machine cannot run.
+// Everything under `ELFLOW_ISA` is compiled once per instruction set, with different flags and into different namespaces.
+// So these headers must not use inline functions of the standard library: the linker keeps one copy of such a function for
+// all instruction sets, which may be one that the machine cannot run.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #endif
 
-// Compilers join products and sums into one rounding where they can. Functions that account for each rounding forbid it.
+// Compilers contract products and sums to one rounding. Functions that account for each rounding forbid it.
 #if defined(__clang__)
 #define ELFLOW_EACH_ROUNDING
 #define ELFLOW_EACH_ROUNDING_HERE _Pragma("clang fp contract(off)")
@@ -33,7 +33,7 @@ static inline vec load(const double* p) {
   return v;
 }
 
-// GCC takes a detour through memory for what is one instruction.
+// GCC goes through memory for what is one instruction.
 static inline vec load(const float* p) {
 #if defined(__AVX512F__)
   return _mm512_cvtps_pd(_mm256_loadu_ps(p));
@@ -47,7 +47,7 @@ static inline vec load(const float* p) {
 #endif
 }
 
-// The first `count` elements, and zeros behind them.
+// The first `count` elements, padded with zeros.
 template <class T>
 static inline vec load(const T* p, std::int64_t count) {
   if (count >= lanes) return load(p);
@@ -83,9 +83,9 @@ static inline vec abs(vec a) { return (vec)((ivec)a & INT64_MAX); }
 static inline double abs(double a) { return __builtin_fabs(a); }
 static inline bool finite(double x) { return __builtin_isfinite(x); }
 
-// The exponential of numbers within +-700, to the last place but one: 2^n times a polynomial in what is left of x.
+// The exponential of numbers within +-700, to two units in the last place: 2^n times a polynomial in the remainder.
 static inline vec exp(vec x) {
-  constexpr double magic = 0x1.8p52;  // adding it leaves the nearest integer in the lowest bits
+  constexpr double magic = 0x1.8p52;  // after adding it, the lowest bits are the nearest integer
   const vec shifted = x * 0x1.71547652b82fep0 + magic, n = shifted - magic;
   const vec r = (x - n * 0x1.62e42fefa39efp-1) - n * 0x1.abc9e3b39803fp-56;
   vec p = splat(1.0 / 6227020800);

@@ -1,4 +1,4 @@
-// Sorts as many arrays side by side as a vector has lanes, by a network of compare-exchanges: no branch depends on the data.
+// Sorts one array per lane by a network of compare-exchanges: no branch depends on the data.
 #pragma once
 
 #include "simd.h"
@@ -13,7 +13,7 @@ static inline void compare_exchange(vec& a, vec& b) {
 
 constexpr std::int64_t sort_block = 8;
 
-// Eight rows in registers, by the network of 19 comparators.
+// Sorts eight rows in registers, by the network of 19 comparators.
 static inline void sort_eight(vec* rows) {
   vec r[8];
 #pragma GCC unroll 8
@@ -26,7 +26,7 @@ static inline void sort_eight(vec* rows) {
   for (int i = 0; i < 8; ++i) rows[i] = r[i];
 }
 
-// A merge is a sequence of stages, each with half the distance of the one before. Two or three of them at a time, so that
+// A merge is a sequence of stages, each with half the distance of the one before. Two or three stages run together, so that
 // rows stay in registers in between.
 static inline void two_stages(vec& a, vec& b, vec& c, vec& d) {
   vec p = a, q = b, r = c, s = d;
@@ -51,10 +51,10 @@ static inline void three_stages(vec* rows) {
   for (int i = 0; i < 8; ++i) rows[i] = r[i];
 }
 
-constexpr std::int64_t cached_rows = 512;  // about what the nearest cache holds
+constexpr std::int64_t cached_rows = 512;  // about the size of the L1 cache
 
-// The stages with distances from `far` down to 1, on as many sequences of 2 far rows as there are. Beyond the cache, each
-// sequence to its end before the next.
+// The stages with distances from `far` down to 1, on all sequences of 2 far rows. If these exceed the cache, each sequence
+// runs through all stages before the next.
 static void settle(vec* rows, std::int64_t count, std::int64_t far) {
   for (; far > 4; far /= 4) {
     if (count > cached_rows && count > 2 * far) {
@@ -70,7 +70,7 @@ static void settle(vec* rows, std::int64_t count, std::int64_t far) {
     for (std::int64_t i = 0; i < count; i += 4) two_stages(rows[i], rows[i + 1], rows[i + 2], rows[i + 3]);
 }
 
-// Merges rows [0, run) and [run, 2 run). The first stage compares with the right half read backwards.
+// Merges rows [0, run) and [run, 2 run). The first stage compares with the right half in reverse order.
 static inline void merge(vec* rows, std::int64_t run) {
   const std::int64_t half = run / 2, last = 2 * run - 1;
   for (std::int64_t i = 0; i < half; ++i) {
@@ -85,8 +85,8 @@ static inline void merge(vec* rows, std::int64_t run) {
   settle(rows, 2 * run, run / 4);
 }
 
-// Where the last rows are missing. Were they there and infinite, no comparator would move them, since smaller values only
-// ever move left; so whatever reaches beyond `count` is left out.
+// The same if the last rows are missing. If they were present and infinite, no comparator would move them, since smaller
+// values only move left. So comparators that reach beyond `count` are left out.
 static void settle_short(vec* rows, std::int64_t count, std::int64_t far) {
   while (count <= far) far /= 2;
   if (count == 2 * far) return settle(rows, count, far);
@@ -102,7 +102,7 @@ static inline void merge_short(vec* rows, std::int64_t run, std::int64_t count) 
   settle_short(rows + run, count - run, run / 2);
 }
 
-// Merges runs of that many sorted rows, and of twice and four times as many, until all are sorted.
+// Merges sorted runs of `run` rows, then of twice as many and so on, until all rows are sorted.
 static inline void merge_runs(vec* rows, std::int64_t run, std::int64_t count) {
   for (; run < count; run *= 2)
     for (std::int64_t start = 0; start + run < count; start += 2 * run) {

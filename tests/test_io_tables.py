@@ -1,4 +1,4 @@
-"""Tables in files: whatever a text file looks like, with types of its own or a model's, whole or block by block."""
+"""Tables in files: every format of text, types inferred or as a model has them, whole or in blocks."""
 
 import gzip
 from types import SimpleNamespace
@@ -172,16 +172,16 @@ def test_other_types_of_parquet(tmp_path):
         ("d.csv", b"a,b\n1,2\n1\n", "d.csv must have 2 values in each row, as in its header, got 1 in row 2"),
         ("d.csv", b"a,b\n1,2\n1,2,3\n", "d.csv must have 2 values in each row, as in its header, got 3 in row 2"),
         ("d.csv", b'a, "b"\n1, 2\n1\n', "d.csv must have 2 values in each row, as in its header, got 1 in row 2"),
-        ("d.csv", b"a,b\n1,\xff\n", "d.csv must be text in UTF-8, got other bytes in its first lines"),
+        ("d.csv", b"a,b\n1,\xff\n", "d.csv must be text in UTF-8, got invalid bytes in its first lines"),
         ("d.csv", "a,b\n1,2\n".encode("utf-16"), "d.csv must be text in UTF-8"),
-        ("d.csv", b"1.5,2\n3,4\n", "d.csv must begin with a line that names its columns, got '1.5,2'"),
-        ("d.csv", b'a,b\n1,"' + b"x" * 200_000, "d.csv cannot be read as a table"),
+        ("d.csv", b"1.5,2\n3,4\n", "d.csv must begin with a header of column names, got '1.5,2'"),
+        ("d.csv", b'a,b\n1,"' + b"x" * 200_000, "d.csv cannot be parsed as a table"),
         ("d.csv.gz", b"not gzip", "d.csv.gz is damaged"),
         ("d.csv.gz", gzip.compress(b"a,b\n1,2\n", mtime=0)[:-9], "d.csv.gz is damaged"),
-        ("d.parquet", b"a,b\n1,2\n", "d.parquet must be a Parquet file, got a damaged or foreign one"),
+        ("d.parquet", b"a,b\n1,2\n", "d.parquet is damaged or not a Parquet file"),
         ("d.parquet", b"", "d.parquet is empty"),
-        ("d.xlsx", b"PK", "d.xlsx must be a table that ends in one of .csv"),
-        ("data", b"a\n1\n", "data must be a table that ends in one of .csv"),
+        ("d.xlsx", b"PK", "d.xlsx has an unsupported format; supported: .csv"),
+        ("data", b"a\n1\n", "data has an unsupported format; supported: .csv"),
     ],
 )
 def test_files_that_are_not_tables(write, name, content, message):
@@ -208,11 +208,11 @@ def test_bad_rows_far_down(write):
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nothing.csv must be a file, and there is none"):
+    with pytest.raises(FileNotFoundError, match=r"nothing.csv must be a file that exists"):
         read_table(tmp_path / "nothing.csv")
     with pytest.raises(IsADirectoryError, match="must be a file, got a folder"):
         read_table(tmp_path)
-    with pytest.raises(TypeError, match="na_values must be a sequence of texts"):
+    with pytest.raises(TypeError, match="na_values must be a sequence of strings"):
         read_table("data.csv", na_values="?")
 
 
@@ -292,7 +292,7 @@ def test_columns_that_are_missing_reordered_or_too_many(write):
     path = write("b,x,a\n1,2,3\n")
     with pytest.raises(ValueError, match="must have the columns 'c', 'd', got 'b', 'x', 'a'"):
         scan_table(path, [column("a"), column("c"), column("d")])
-    with pytest.warns(UserWarning, match="1 column that the model does not know: 'x'"):
+    with pytest.warns(UserWarning, match="1 column that the model does not have: 'x'"):
         frame = scanned(path, column("a"), column("b"))
     assert frame.to_dict("list") == {"a": [3.0], "b": [1.0]}
     frame = scanned(path, column("a"), column("b"), extra=True)

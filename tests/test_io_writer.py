@@ -1,4 +1,4 @@
-"""Tables written block by block: to files that are there whole or not at all."""
+"""Tables written in blocks, to files that appear only when they are complete."""
 
 import os
 
@@ -48,7 +48,7 @@ def test_whole_or_not_at_all(tmp_path, name):
 
     with pytest.raises(RuntimeError, match="no"):
         fail()
-    with pytest.raises(ValueError, match="must have rows, and none was written"), TableWriter(tmp_path / name):
+    with pytest.raises(ValueError, match="must have rows, but none were written"), TableWriter(tmp_path / name):
         pass
     assert os.listdir(tmp_path) == [name]
     assert (tmp_path / name).read_bytes() == b"before"
@@ -78,6 +78,13 @@ def test_times_look_alike_in_all_blocks(tmp_path):
     assert str(read_table(tmp_path / "t.csv")["zoned"].dtype) == "datetime64[us, UTC]"
 
 
+def test_times_in_a_column_named_like_an_argument(tmp_path):
+    frame = pd.DataFrame({"self": pd.to_datetime(["2020-01-01"])})
+    with TableWriter(tmp_path / "t.csv") as writer:
+        writer.write(frame)
+    pd.testing.assert_frame_equal(read_table(tmp_path / "t.csv"), frame, check_dtype=False)
+
+
 def test_devices_are_not_replaced(tmp_path):
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)
@@ -90,7 +97,7 @@ def test_devices_are_not_replaced(tmp_path):
 
 
 def test_targets_that_cannot_be(tmp_path):
-    with pytest.raises(ValueError, match="must be a table that ends in one of"):
+    with pytest.raises(ValueError, match=r"has an unsupported format; supported: \.csv"):
         TableWriter(tmp_path / "t.xlsx")
     with pytest.raises(FileNotFoundError, match="must be in a folder that exists"):
         TableWriter(tmp_path / "no" / "t.csv")

@@ -1,0 +1,140 @@
+"""Commands that inspect models: `elflow report` and `elflow info`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from elflow.cli import _options
+from elflow.cli._options import Data, Model, NaValues, Seed, Threads
+from elflow.cli._terminal import describe_columns, format_mean, format_shape, show, show_columns
+
+if TYPE_CHECKING:
+    from elflow.training import Training
+
+
+def report(
+    model: Model,
+    data: Data,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write, as .html.", show_default=True)] = Path(
+        "report.html"
+    ),
+    na: NaValues = None,
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Write a report on the quality of a model as an HTML page, and print its findings.
+
+    \b
+    elflow report model.elf data.csv -o report.html
+
+    If the data are those of the fit, only rows that were held out from
+    training are judged.
+    """
+    import pandas as pd
+
+    from elflow import report as reports
+    from elflow.io.tables import scan_table
+
+    _options.check_output(output, data, model)
+    est = _options.load_density(model)
+    _options.set_threads(threads)
+    frame = pd.concat(scan_table(data, _options.known_columns(est), na_values=na or []), ignore_index=True)
+    rows, context = _options.split_context(est, frame)
+    findings = reports.write(est, rows, output, context=context, random_state=seed)
+    verdicts = reports.judge(findings)
+    show([(verdict.title, f"{verdict.value} {verdict.unit}. {verdict.reading}") for verdict in verdicts])
+    show([("report", str(output))])
+
+
+def info(
+    model: Annotated[Path, typer.Argument(help="Model of a table or of images.", metavar="MODEL", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Describe a model: its architecture, columns and training.
+
+    \b
+    elflow info model.elf
+    elflow info model.elf --json
+    """
+    from elflow.serialization import read_training
+
+    loaded = _options.load_model(model)
+    with _options.rename_argument("path", "MODEL"):
+        training = read_training(model)
+    facts = _collect_facts(model, loaded, training)
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    lines = [("model", str(model)), ("flow", facts["flow"]), ("parameters", f"{facts['parameters']:,}")]
+    if "shape" in facts:
+        lines += _describe_images(facts)
+    elif "columns" in facts:
+        lines.append(("fitted to", f"{facts['rows']:,} rows"))
+    else:
+        lines += [("features", str(facts["features"])), ("context", str(facts["context"]))]
+    if training is not None:
+        lines += _describe_training(facts, training)
+    show([*lines, ("elflow", facts["elflow"])])
+    if "columns" in facts:
+        show_columns(facts["columns"])
+
+
+def _collect_facts(path: Path, model: Any, training: Training | None) -> dict[str, Any]:
+    """Facts about a model, as JSON has them."""
+    import elflow
+    from elflow.serialization import read_notes
+
+    facts: dict[str, Any] = {"model": str(path)}
+    if hasattr(model, "schema_"):
+        columns = describe_columns(model.schema_, "modelled") + describe_columns(model.context_schema_, "context")
+        facts |= {"flow": model.flow, "parameters": model.n_parameters_, "rows": model.n_rows_, "columns": columns}
+    else:
+        facts |= {"flow": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters())}
+        config = model.config
+        if isinstance(model, elflow.ImageELF):
+            notes = read_notes(path)
+            facts |= config | {"activation": config["activation"]["name"]}
+            facts |= {name: notes.get(name) for name in ("images", "bits_per_dim", "standard_error")}
+        else:
+            facts |= {"features": config["features"], "context": config["context"]}
+    return facts | {"training": None if training is None else _summarize(training), "elflow": elflow.__version__}
+
+
+def _summarize(training: Training) -> dict[str, Any]:
+    scores = [entry["validation"] for entry in training.history if "validation" in entry]
+    return {
+        "steps": training.steps,
+        "seconds": training.seconds,
+        "stopped": training.stopped,
+        "rounds": len(training.history),
+        "best_round": scores.index(max(scores)) + 1 if scores else None,
+        "validation": max(scores) if scores else None,
+    }
+
+
+def _describe_images(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    context = f"{facts['classes']} classes" if facts["classes"] else f"{facts['context']} numbers"
+    return [
+        ("images", f"{format_shape(facts['shape'])}, {facts['levels']} levels"),
+        *([("context", context)] if facts["classes"] or facts["context"] else []),
+        ("dequantization", f"{facts['dequantization']}, warp {facts['warp']}"),
+        ("layers", f"{facts['transforms']} on each of {facts['scales']} scales, {facts['units']} units"),
+        ("networks", f"{facts['blocks']} blocks of {facts['channels']} channels"),
+        *([("fitted to", f"{facts['images']:,} images")] if isinstance(facts["images"], int) else []),
+    ]
+
+
+def _describe_training(facts: dict[str, Any], training: Training) -> list[tuple[str, str]]:
+    lines = [("training", training.describe())]
+    bits, error = facts.get("bits_per_dim"), facts.get("standard_error")
+    if isinstance(bits, float) and isinstance(error, float | None):
+        return [*lines, ("held-out bits/dim", format_mean(bits, error, "bits/dim"))]
+    summary = facts["training"]
+    if summary["validation"] is not None:
+        best = f"{summary['validation']:.4f} nats per row, in round {summary['best_round']} of {summary['rounds']}"
+        lines.append(("best validation bound", best))
+    return lines

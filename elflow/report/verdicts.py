@@ -1,0 +1,155 @@
+"""Verdicts: the most important numbers of a report, rated and put into words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from elflow.report._format import format_count, format_error, format_number
+from elflow.report.findings import Findings
+
+__all__ = ["AUC_LIMITS", "RESIDUAL_LIMITS", "Verdict", "judge"]
+
+Level = Literal["good", "fair", "poor", ""]
+
+AUC_LIMITS = (0.6, 0.75)
+"""Upper limits of good and of fair, here and below: for the AUC of the two-sample test."""
+RESIDUAL_LIMITS = (1e-3, 1e-1)
+"""For the inverse residual."""
+GAP_LIMITS = (0.05, 0.2)
+"""For the gap between training and validation rows, in nats per column."""
+SHIFT_LIMITS = (0.05, 0.25)
+"""For the loss of a new table against the validation rows of training, in nats per column."""
+MIN_TEST_ROWS = 20
+"""Number of test rows below which log-likelihoods are not rated."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One number of a report with its rating.
+
+    Example:
+        >>> Verdict("Two-sample test", "0.55", "AUC", "good", "Hard to distinguish.").level
+        'good'
+    """
+
+    title: str
+    value: str
+    unit: str
+    level: Level
+    """Good, fair or poor; empty if the number cannot be rated."""
+    reading: str
+    """The meaning of the number, in one or two sentences."""
+
+
+def judge(found: Findings) -> tuple[Verdict, ...]:
+    """Rate the log-likelihood, the gain over the baselines, the samples and the inverse.
+
+    Example:
+        >>> import numpy
+        >>> from elflow.report.findings import measure
+        >>> from elflow.tabular import FlowDensity
+        >>> table = numpy.random.default_rng(0).normal(size=(100, 1))
+        >>> found = measure(FlowDensity(max_steps=20, random_state=0).fit(table), table)
+        >>> [verdict.title for verdict in judge(found)]
+        ['Held-out log-likelihood', 'Gain over the best baseline', 'Two-sample test', 'Inverse residual']
+    """
+    return (_judge_likelihood(found), _judge_gain(found), _judge_samples(found), _judge_inverse(found))
+
+
+def _rate(value: float, limits: tuple[float, float], scale: float = 1.0) -> Literal["good", "fair", "poor"]:
+    return "good" if value <= scale * limits[0] else "fair" if value <= scale * limits[1] else "poor"
+
+
+def _judge_likelihood(found: Findings) -> Verdict:
+    score = found.scores[0]
+    level, reading = _judge_gap(found) if found.is_validation else _judge_shift(found)
+    if found.n_test < MIN_TEST_ROWS:
+        level, reading = "", _describe_few_rows(found)
+    if found.n_impossible:
+        level = "poor"
+        verb = "lies" if found.n_impossible == 1 else "lie"
+        reading = (
+            f"{format_count(found.n_impossible, 'held-out row')} {verb} outside the bounds of the columns, where the "
+            "density is zero."
+        )
+    return Verdict("Held-out log-likelihood", format_number(score.mean, score.error), "nats per row", level, reading)
+
+
+def _judge_gap(found: Findings) -> tuple[Level, str]:
+    gap, slack = found.gap, 2 * found.gap_error
+    if not math.isfinite(gap):
+        return "", "Some rows have a density of zero."
+    is_chance = gap <= (slack if math.isfinite(slack) else 0)
+    level = "good" if is_chance else _rate(gap, GAP_LIMITS, len(found.kinds))
+    comparison = f"Training rows score {format_number(abs(gap))} nats {'higher' if gap > 0 else 'lower'}"
+    return level, {
+        "good": f"{comparison}: no sign of overfitting.",
+        "fair": f"{comparison}: slight overfitting. Rely on the held-out value.",
+        "poor": f"{comparison}: the model overfits. Rely on the held-out value; more rows would help.",
+    }[level]
+
+
+def _judge_shift(found: Findings) -> tuple[Level, str]:
+    history = [entry["validation"] for entry in found.training.history if math.isfinite(entry["validation"])]
+    score = found.scores[0]
+    if not history or not math.isfinite(score.mean):
+        return "", "The score cannot be compared with that of the training data."
+    drop = max(history) - score.mean
+    slack = 3 * score.error if math.isfinite(score.error) else 0.0
+    level = "good" if drop <= slack else _rate(drop, SHIFT_LIMITS, len(found.kinds))
+    comparison = f"{format_number(abs(drop))} nats {'below' if drop > 0 else 'above'} the validation rows of training"
+    return level, {
+        "good": f"{comparison}: this table resembles the training data.",
+        "fair": f"{comparison}: this table differs slightly from the training data.",
+        "poor": f"{comparison}: this table differs from the training data.",
+    }[level]
+
+
+def _describe_few_rows(found: Findings) -> str:
+    return f"Only {format_count(found.n_test, 'held-out row')}: too few for a conclusion."
+
+
+def _judge_gain(found: Findings) -> Verdict:
+    best = found.best_baseline
+    name = f"{best.name[0].lower()}{best.name[1:]}".replace("gaussian", "Gaussian")
+    slack = 2 * best.gain_error if math.isfinite(best.gain_error) else 0.0
+    level: Level
+    if found.n_test < MIN_TEST_ROWS:
+        level, reading = "", _describe_few_rows(found)
+    elif math.isnan(best.gain):
+        level, reading = "", "Undefined, because some rows have a density of zero."
+    elif best.gain > slack:
+        level, reading = "good", f"Better than the best baseline, a {name}."
+    elif best.gain >= -slack:
+        level, reading = "fair", f"Within two standard errors of the best baseline, a {name}."
+    else:
+        level, reading = "poor", f"A {name} is better: train longer, or use the {name} instead."
+    value = format_number(best.gain, best.gain_error, signed=True)
+    return Verdict("Gain over the best baseline", value, "nats per row", level, reading)
+
+
+def _judge_samples(found: Findings) -> Verdict:
+    title, test = "Two-sample test", found.two_sample
+    if test is None:
+        return Verdict(title, "none", "AUC", "", "Too few rows to train a classifier.")
+    level = _rate(test.auc - 2 * test.error, AUC_LIMITS)
+    by = f", mainly by {test.top_columns[0][0]}" if test.top_columns else ""
+    reading = {
+        "good": "A classifier can hardly distinguish sampled rows from real rows.",
+        "fair": f"A classifier distinguishes some sampled rows from real rows{by}.",
+        "poor": f"A classifier distinguishes sampled rows from real rows{by}.",
+    }[level]
+    return Verdict(title, format_number(test.auc, test.error), "AUC; 0.5 is ideal", level, reading)
+
+
+def _judge_inverse(found: Findings) -> Verdict:
+    residual = found.inverse_residual
+    level = _rate(residual, RESIDUAL_LIMITS) if math.isfinite(residual) else "poor"
+    reading = {
+        "good": "Sampling inverts the flow up to rounding errors.",
+        "fair": "Sampling inverts the flow with small errors.",
+        "poor": "The inverse did not converge for some rows: samples may be wrong.",
+    }[level]
+    return Verdict("Inverse residual", format_error(residual), "maximum relative error", level, reading)

@@ -1,0 +1,174 @@
+"""Conditional distributions of the columns of a fitted density."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from elflow.tabular._arrays import FloatArray
+from elflow.tabular._flow import encode_context
+from elflow.tabular._inputs import TableEstimator
+from elflow.tabular._random import RandomState, as_generator, use_generator
+from elflow.tabular.conditional import Conditional, condition, pit_values
+from elflow.tabular.frames import ContextTable, Table
+
+__all__ = ["ConditionalQueries"]
+
+MAX_CONDITIONAL_ROWS = 2**12
+"""Maximum number of rows whose conditional distributions are computed at a time."""
+
+
+class ConditionalQueries(TableEstimator):
+    """Methods of a fitted density that condition one column on all others."""
+
+    def conditional(self, X: Table, column: Hashable, context: ContextTable | None = None) -> Conditional:
+        """Conditional distribution of a column in each row, given all other columns and the context.
+
+        `conditional_cdf` and `conditional_quantile` use it a few thousand rows at a time. Here all rows are in memory
+        at once, about 4 KB each.
+
+        Arguments:
+            X: The table, `(N, columns)`. Values of the column itself are ignored, and may be missing or left out.
+            column: Name of the column; its number if the table has no names.
+            context: Context of the rows, a table of N rows, if the density was fitted with one.
+
+        Example:
+            >>> import elflow
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = elflow.FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> density.conditional(table[:3], column=1).quantile([0.5]).shape
+            (3, 1)
+        """
+        check_is_fitted(self, "model_")
+        frame = self._as_frame(X)
+        c = encode_context(self.context_schema_, self._as_context(context, len(frame)))
+        return condition(self.model_, self.schema_, self._column_name(column), frame, c)
+
+    def conditional_cdf(self, X: Table, column: Hashable, context: ContextTable | None = None) -> FloatArray:
+        """P(column <= its value | all other columns, context) in each row, `(N,)`.
+
+        The density along the column is integrated numerically, for any flow and any kind of column.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            column: Name of the column; its number if the table has no names.
+            context: Context of the rows, a table of N rows, if the density was fitted with one.
+
+        Example:
+            >>> import elflow
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = elflow.FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> density.conditional_cdf(table[:5], column=1).shape
+            (5,)
+        """
+        check_is_fitted(self, "model_")
+        name = self._column_name(column)
+        parts = []
+        for frame, conditional in self._iter_conditionals(X, name, context):
+            values = frame[name] if name in frame else pd.Series(np.nan, frame.index)
+            if n_missing := int(values.isna().sum()):
+                raise ValueError(f"X must have values of {name!r}, got {n_missing} missing values")
+            parts.append(conditional.cdf(values))
+        return np.concatenate(parts)
+
+    def conditional_quantile(
+        self, X: Table, column: Hashable, q: ArrayLike, context: ContextTable | None = None
+    ) -> NDArray[Any]:
+        """Quantiles of a column in each row, given all other columns and the context.
+
+        Arguments:
+            X: The table, `(N, columns)`. Values of the column itself are ignored, and may be missing or left out.
+            column: Name of the column; its number if the table has no names.
+            q: A probability in (0, 1), or K of them, `(K,)`.
+            context: Context of the rows, a table of N rows, if the density was fitted with one.
+
+        Returns:
+            Values of the column, `(N,)` for one probability and `(N, K)` for several.
+
+        Example:
+            >>> import elflow
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = elflow.FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> low, high = density.conditional_quantile(table[:5], 1, [0.05, 0.95]).T
+            >>> bool((low < high).all())
+            True
+        """
+        check_is_fitted(self, "model_")
+        name, probabilities = self._check_quantile_arguments(column, q)
+        blocks = self._iter_conditionals(X, name, context)
+        values = np.concatenate([conditional.quantile(np.atleast_1d(probabilities)) for _, conditional in blocks])
+        return values[:, 0] if probabilities.ndim == 0 else values
+
+    def pit_values(
+        self,
+        X: Table,
+        columns: Sequence[Hashable] | None = None,
+        context: ContextTable | None = None,
+        random_state: RandomState = None,
+    ) -> pd.DataFrame:
+        """Probability integral transform of columns, each given all others: uniform if the density is right.
+
+        Discrete values of all columns are represented by random points of their cells. The transform of a discrete
+        column is then uniform as well, unlike `conditional_cdf`.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            columns: Names of the columns; their numbers if the table has no names. All columns if left out.
+            context: Context of the rows, a table of N rows, if the density was fitted with one.
+            random_state: Seed or generator of the random points.
+
+        Returns:
+            Values in (0, 1), one row for each row of X and one column for each name; NaN where a value is missing.
+
+        Example:
+            >>> import elflow
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = elflow.FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> density.pit_values(table[:5], columns=[1], random_state=0).shape
+            (5, 1)
+        """
+        check_is_fitted(self, "model_")
+        names = self.schema_.names if columns is None else [self._column_name(column) for column in columns]
+        generator = as_generator(random_state)
+        blocks = []
+        for frame, context_frame in self._iter_blocks(X, context, MAX_CONDITIONAL_ROWS):
+            rows = self._encode(frame, context_frame)
+            with use_generator(generator), torch.no_grad():
+                z = self.model_.dequantize(rows.x, rows.context)[0]
+            block = pd.DataFrame(np.nan, frame.index, names)
+            for name in names:
+                is_present = frame[name].notna().to_numpy()
+                index = torch.from_numpy(np.flatnonzero(is_present))
+                c = None if rows.context is None else rows.context[index]
+                block.loc[is_present, name] = pit_values(self.model_, self.schema_, name, z[index], c)
+            blocks.append(block)
+        return pd.concat(blocks, ignore_index=True)
+
+    def _check_quantile_arguments(self, column: Hashable, q: ArrayLike) -> tuple[str, FloatArray]:
+        """Name of the column, and the probabilities as an array; swapped arguments have an error that says so."""
+        order = "the order of arguments is conditional_quantile(X, column, q)"
+        try:
+            probabilities = np.asarray(q, np.float64)
+        except (TypeError, ValueError):
+            raise TypeError(f"q must be one or several probabilities in (0, 1), got {q!r}: {order}") from None
+        is_number = isinstance(column, float) and str(column) not in self.schema_.names
+        if is_number or not isinstance(column, Hashable):
+            raise TypeError(f"column must be the name or the number of a column, got {column!r}: {order}")
+        name = self._column_name(column)
+        if probabilities.ndim > 1 or not ((probabilities > 0) & (probabilities < 1)).all():
+            raise ValueError(f"q must be one or several probabilities in (0, 1), got {q!r}")
+        return name, probabilities
+
+    def _iter_conditionals(
+        self, X: Table, name: str, context: ContextTable | None
+    ) -> Iterator[tuple[pd.DataFrame, Conditional]]:
+        """Blocks of rows, and the conditional distribution of a column in these rows."""
+        for frame, context_frame in self._iter_blocks(X, context, MAX_CONDITIONAL_ROWS):
+            c = encode_context(self.context_schema_, context_frame)
+            yield frame, condition(self.model_, self.schema_, name, frame, c)

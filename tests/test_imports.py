@@ -1,0 +1,318 @@
+"""The layout of the package: imports between its rooms point one way, and private names stay in their room.
+
+A room is a folder or a file at the top of `elflow/`. `RULES` lists the rooms from the bottom to the top, each with the
+rooms that it may import.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import elflow
+
+RULES: dict[str, set[str]] = {
+    "_checks": set(),
+    "_files": set(),
+    "activations": {"_checks"},
+    "kernels": {"activations", "_checks", "_files"},
+    "functional": {"kernels", "activations", "_checks"},
+    "transforms": {"functional", "activations", "_checks"},
+    "nn": {"transforms", "functional", "activations", "_checks"},
+    "flows": {"nn", "transforms", "functional", "activations", "kernels", "_checks"},
+    "training": {"flows", "kernels", "_checks", "_files"},
+    "_model_file": {"training", "activations", "_checks", "_files"},
+    "io": {"_checks", "_files"},
+    "datasets": {"_checks"},
+    "tabular": {"_model_file", "training", "flows", "nn", "io", "activations", "_checks", "_files"},
+    "serialization": {"tabular", "_model_file", "flows", "training", "activations", "_checks", "_files"},
+    "report": {"tabular", "flows", "training", "datasets", "_checks", "_files"},
+    "testing": {"functional", "kernels", "activations", "_checks"},
+    "__init__": set(),  # it imports on first use, by names in variables
+}
+RULES["cli"] = set(RULES) - {"__init__"}
+RULES["__main__"] = {"cli"}
+
+SHARED = {"_checks", "_files", "_model_file"}
+"""Modules that start with an underscore because users should not import them, but that all rooms share."""
+
+LAZY = {"cli", "__init__"}
+"""Rooms that may import others inside functions, to start quickly. Elsewhere that would hide a cycle."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """An import of `target`, a dotted name such as `elflow.kernels.native`, or a use of it through its module."""
+
+    line: int
+    target: str
+    is_lazy: bool = False
+    is_typing_only: bool = False
+
+
+def find_imports(source: str, package: str) -> Iterator[Import]:
+    """Find all imports of a module, lazy ones included, and what it uses of the modules of elflow that it imports."""
+    tree = ast.parse(source)
+    functions = _lines(tree, lambda node: isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+    typing_only = _lines(tree, lambda node: isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    modules: dict[str, str] = {}  # the dotted names that local names stand for
+    for node in ast.walk(tree):
+        for local, target in _find_targets(node, package):
+            modules[local] = target
+            yield Import(node.lineno, target, node.lineno in functions, node.lineno in typing_only)
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and id(node) not in inner:
+            first, _, rest = ast.unparse(node).partition(".")
+            if modules.get(first, "").split(".")[0] == "elflow" and rest.replace(".", "").isidentifier():
+                yield Import(node.lineno, f"{modules[first]}.{rest}", False, node.lineno in typing_only)
+
+
+def _find_targets(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
+    """The local name and the dotted name of each module or object that a node imports."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield alias.asname or alias.name, alias.name
+            if not alias.asname and "." in alias.name:  # `import a.b` binds a
+                yield alias.name.split(".")[0], alias.name.split(".")[0]
+    elif isinstance(node, ast.ImportFrom):
+        parents = package.split(".")
+        base = parents[: len(parents) - node.level + 1] if node.level else []
+        module = ".".join([*base, *([node.module] if node.module else [])])
+        for alias in node.names:
+            yield alias.asname or alias.name, f"{module}.{alias.name}"
+    elif (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__")
+        and isinstance(node.args[0], ast.Constant)
+    ):
+        yield node.args[0].value, node.args[0].value
+
+
+def _lines(tree: ast.Module, chosen) -> set[int]:
+    nodes = [node for node in ast.walk(tree) if chosen(node)]
+    return {line for node in nodes for line in range(node.lineno, node.end_lineno + 1)}
+
+
+def find_homes(source: str) -> dict[str, str]:
+    """Find the module behind each name that `elflow/__init__.py` imports on first use, such as ELF."""
+    targets = [each.target.rpartition(".") for each in find_imports(source, "elflow") if each.is_typing_only]
+    return {name: module for module, _, name in targets if module != "elflow"}
+
+
+def check_imports(room: str, each: Import, homes: dict[str, str]) -> Iterator[str]:
+    """The rules that one import in a room breaks."""
+    top, *names = each.target.split(".")
+    if top == "experiments":
+        yield f"elflow must not import experiments, got {each.target}"
+    if top != "elflow" or not names or names[0].startswith("__"):
+        return
+    if names[0] in homes:
+        names = [*homes[names[0]].split(".")[1:], *names]
+    other = names[0]
+    if each.is_lazy and room not in LAZY:
+        yield f"imports inside functions are for {' and '.join(sorted(LAZY))} only, got {each.target}"
+    if other == room:
+        return
+    if other not in RULES:
+        yield f"room {other!r} must be listed in RULES, got {each.target}"
+    elif other not in RULES[room] and not each.is_typing_only:
+        yield f"{room} may import {', '.join(sorted(RULES[room])) or 'no other room'}, got {each.target}"
+    if (other.startswith("_") and other not in SHARED) or any(_is_private(name) for name in names[1:]):
+        yield f"private names must stay in their room, got {each.target}"
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def find_private_members(source: str) -> tuple[set[str], list[tuple[int, str]]]:
+    """The private names that a module defines, and the private attributes `x._name` that it uses, with their lines."""
+    defined: set[str] = set()
+    used: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            defined.add(node.id)
+        elif isinstance(node, ast.Attribute) and _is_private(node.attr):
+            used.append((node.lineno, ast.unparse(node)))
+            if isinstance(node.ctx, ast.Store):
+                defined.add(node.attr)
+    return {name for name in defined if _is_private(name)}, used
+
+
+def check_package(sources: dict[str, str]) -> list[str]:
+    """Check all import rules: one line `file:line: rule, got ...` for each violation.
+
+    Arguments:
+        sources: The text of each module by its path: `elflow/kernels/native.py`.
+    """
+    homes = find_homes(sources["elflow/__init__.py"])
+    members = {path: find_private_members(source) for path, source in sources.items()}
+    owners: dict[str, set[str]] = defaultdict(set)
+    for path, (defined, _) in members.items():
+        for name in defined:
+            owners[name].add(_room(path))
+
+    broken: list[tuple[str, int, str]] = []
+    for path, source in sources.items():
+        room = _room(path)
+        if room not in RULES:
+            broken.append((path, 1, f"room {room!r} must be listed in RULES"))
+            continue
+        for each in find_imports(source, ".".join(path.split("/")[:-1])):
+            broken += [(path, each.line, message) for message in check_imports(room, each, homes)]
+        for line, use in members[path][1]:
+            rooms = owners[use.rpartition(".")[2]]
+            if rooms and room not in rooms:
+                owner = " or ".join(sorted(rooms))
+                broken.append((path, line, f"private members must stay in their room, got {use} of {owner}"))
+    return [f"{path}:{line}: {message}" for path, line, message in sorted(set(broken))]
+
+
+def check_experiments(sources: dict[str, str]) -> list[str]:
+    """Check that no folder of experiments uses private names of the package, or of another folder."""
+    broken = []
+    for path, source in sources.items():
+        own = path.removesuffix(".py").split("/")[:2]
+        for each in find_imports(source, ".".join(path.split("/")[:-1])):
+            names = each.target.split(".")
+            is_shared = names[0] == "elflow" and names[1:2] and names[1] in SHARED
+            private = [name for name in names[2 if is_shared else 1 :] if _is_private(name)]
+            if names[0] in ("elflow", "experiments") and names[:2] != own and private:
+                broken.append(f"{path}:{each.line}: private names must stay in their room, got {each.target}")
+    return broken
+
+
+def _room(path: str) -> str:
+    return path.split("/")[1].removesuffix(".py")
+
+
+# --- the package ------------------------------------------------------------------------------------------------------
+
+
+def test_rules_point_one_way():
+    """Each room imports rooms that are listed before it, so that no cycle is possible."""
+    rooms = list(RULES)
+    for room, allowed in RULES.items():
+        assert allowed <= set(rooms[: rooms.index(room)]), room
+
+
+def test_the_package_keeps_the_rules():
+    package = Path(elflow.__file__).parent
+    files = sorted(package.rglob("*.py"))
+    broken = check_package({file.relative_to(package.parent).as_posix(): file.read_text() for file in files})
+    assert not broken, f"{len(broken)} violations:\n" + "\n".join(broken)
+
+
+def test_experiments_use_public_names_only():
+    root = Path(elflow.__file__).parents[1]
+    files = sorted((root / "experiments").rglob("*.py"))
+    broken = check_experiments({file.relative_to(root).as_posix(): file.read_text() for file in files})
+    assert not broken, f"{len(broken)} violations:\n" + "\n".join(broken)
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("elflow", ["torch", "pandas", "sklearn", "zuko", "lightning", "lightning_fabric", "matplotlib"]),
+        ("elflow.io", ["elflow.kernels", "elflow.functional", "elflow.flows", "zuko", "sklearn"]),
+        ("elflow._checks", ["elflow.kernels", "elflow.activations"]),
+    ],
+)
+def test_import_does_not_load(module, absent):
+    code = f"import sys, {module}; print([name for name in {absent} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- the checker itself -----------------------------------------------------------------------------------------------
+
+TOP = "if TYPE_CHECKING:\n    from elflow import kernels\n    from elflow.flows import ELF\n"
+TABULAR = "class Estimator:\n    def _rows(self): ...\n"
+
+
+def check_one(path, source):
+    return check_package({"elflow/__init__.py": TOP, "elflow/tabular/estimator.py": TABULAR} | {path: source})
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "message"),
+    [
+        # upwards
+        ("functional.py", "import math\n\nfrom elflow import flows", "3: functional may import .*, got elflow.flows"),
+        ("functional.py", "import elflow.flows.elf", "1: functional may import .*, got elflow.flows.elf"),
+        ("functional.py", "import elflow.flows as f", "1: functional may import .*, got elflow.flows"),
+        ("functional.py", "from elflow.flows import ELF", "1: functional may import .*, got elflow.flows.ELF"),
+        ("functional.py", "from .flows import ELF", "1: functional may import .*, got elflow.flows.ELF"),
+        ("nn/mlp.py", "from ..flows import ELF", "1: nn may import .*, got elflow.flows.ELF"),
+        ("nn/mlp.py", "from .. import flows", "1: nn may import .*, got elflow.flows"),
+        ("nn/mlp.py", "from elflow import ELF", "1: nn may import .*, got elflow.ELF"),
+        ("nn/mlp.py", "import elflow\n\nx = elflow.ELF(3)", "3: nn may import .*, got elflow.ELF"),
+        ("nn/mlp.py", "import elflow\n\nx = elflow.flows.y.z", "3: nn may import .*, got elflow.flows.y.z"),
+        ("nn/mlp.py", "import_module('elflow.flows')", "1: nn may import .*, got elflow.flows"),
+        ("_checks.py", "from elflow import kernels", "1: _checks may import no other room, got elflow.kernels"),
+        ("__init__.py", "from elflow import kernels", "1: __init__ may import no other room, got elflow.kernels"),
+        # inside functions
+        ("nn/mlp.py", "def f():\n    from elflow import transforms", "2: imports inside functions .*transforms"),
+        ("nn/mlp.py", "def f():\n    from elflow.nn import start", "2: imports inside functions .*nn.start"),
+        ("cli/_fit.py", "def f():\n    from elflow.io._csv import x", "2: private names .*, got elflow.io._csv.x"),
+        # private names
+        ("flows/elf.py", "from elflow.kernels import _x", "1: private names .*, got elflow.kernels._x"),
+        ("flows/elf.py", "from elflow.kernels._x import y", "1: private names .*, got elflow.kernels._x.y"),
+        ("flows/elf.py", "from elflow.nn.mlp import _y as y", "1: private names .*, got elflow.nn.mlp._y"),
+        ("flows/elf.py", "from elflow import nn\nnn.mlp._y()", "2: private names .*, got elflow.nn.mlp._y"),
+        ("io/images.py", "from elflow._checks import _y", "1: private names .*, got elflow._checks._y"),
+        ("report/_pit.py", "est._rows(x)", "1: private members .*, got est._rows of tabular"),
+        (
+            "flows/elf.py",
+            "if typing.TYPE_CHECKING:\n    from elflow.cli._fit import fit",
+            "2: private names .*, got elflow.cli._fit.fit",
+        ),
+        # outside of the package, and rooms without a rule
+        ("cli/_fit.py", "import experiments.paper", "1: elflow must not import experiments, got experiments.*"),
+        ("cli/_fit.py", "from experiments import paper", "1: elflow must not import experiments, got experiments.*"),
+        ("cli/_fit.py", "import_module('experiments.a')", "1: elflow must not import experiments, got experiments.a"),
+        ("attic/a.py", "", "1: room 'attic' must be listed in RULES"),
+        ("cli/_fit.py", "from elflow.attic import a", "1: room 'attic' must be listed in RULES, got elflow.attic.a"),
+    ],
+)
+def test_the_checker_reports(path, source, message):
+    broken = check_one(f"elflow/{path}", source)
+    assert broken
+    for line in broken:
+        assert re.fullmatch(f"elflow/{re.escape(path)}:{message}", line), line
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("flows/elf.py", "from elflow import kernels, nn\nfrom elflow.flows._noise import _x\nimport elflow.nn.mlp"),
+        ("flows/elf.py", "import torch\nfrom zuko import _x\ntorch._C._y()\nself._rules = 0\nother._rules"),
+        ("flows/elf.py", "from elflow import nn, __version__\nnn.mlp.__name__"),
+        ("nn/mlp.py", "if TYPE_CHECKING:\n    from elflow.flows import ELF"),
+        ("cli/_fit.py", "def f():\n    import elflow\n    from elflow._checks import check_count\n    elflow.ELF(3)"),
+        ("nn/mlp.py", "def f():\n    import matplotlib"),
+        ("__init__.py", "if TYPE_CHECKING:\n    from elflow.flows import ELF\nimport_module(name)"),
+        ("_checks.py", '"""\n>>> from elflow import cli\n"""'),
+    ],
+)
+def test_the_checker_accepts(path, source):
+    assert check_one(f"elflow/{path}", source) == []
+
+
+def test_the_checker_of_experiments():
+    source = "from elflow._checks import a\n\nfrom experiments.data import _b\nfrom elflow.io import _c"
+    path = "experiments/data/b.py"
+    assert check_experiments({path: source}) == [f"{path}:4: private names must stay in their room, got elflow.io._c"]
+    path = "experiments/paper/b.py"
+    assert [line.split(":")[1] for line in check_experiments({path: source})] == ["3", "4"]
