@@ -88,6 +88,9 @@ class Dequantized(InitializesParts):
             else None
         )
 
+    def extra_repr(self) -> str:
+        return f"exact={self.exact}, cells={self.cells}"
+
     def forward(self, c: Tensor | None = None) -> DequantizedDistribution:
         """The distribution of rows given their context, `(N, context)`, or None for a flow without context."""
         return DequantizedDistribution(self, c)

@@ -20,7 +20,7 @@ class FlowDistribution(NormalizingFlow):
 
     Example:
         >>> import elflow
-        >>> dist = elflow.ELF(features=3)()
+        >>> dist = elflow.ELF(features=3).eval()()
         >>> x, log_prob = dist.rsample_and_log_prob((5,))
         >>> x.shape, torch.allclose(dist.log_prob(x), log_prob, atol=1e-3)
         (torch.Size([5, 3]), True)

@@ -152,6 +152,9 @@ class LazyHeadTransform(LazyTransform):
         self.layer = layer
         self.size = size
 
+    def extra_repr(self) -> str:
+        return f"size={self.size}"
+
     def forward(self, c: Tensor | None = None) -> Transform:
         return HeadTransform(self.layer(c), self.size)
 

@@ -76,6 +76,9 @@ class Whitening(DataInitialized, LazyTransform):
         self.register_buffer("loc", torch.zeros(len(columns)))
         self.register_buffer("cholesky", torch.eye(len(columns)))
 
+    def extra_repr(self) -> str:
+        return f"columns={self.columns}"
+
     def forward(self, c: Tensor | None = None) -> TriangularTransform:
         return TriangularTransform(self.loc, self.cholesky, self.columns)
 
