@@ -103,7 +103,7 @@ def encode_context(
     """The context of n images as vectors `(n, classes or context)`, with one-hot classes; None without context."""
     if not classes and not context:
         if c is not None:
-            raise ValueError("c must be None: this flow was built without classes and without a context")
+            raise ValueError(f"c must be None for a flow without classes and without context, got {type(c).__name__}")
         return None
     if classes:
         return one_hot(_check_labels(c, n, classes).to(device), classes).to(dtype)
