@@ -419,10 +419,7 @@ def test_compiles(name):
     torch.testing.assert_close(compiled(x, c), elf(c).log_prob(x))
 
 
-@pytest.mark.parametrize("name", COMPILED)
-def test_exports(name):
-    elf = build_flow(name)
-
+def test_exports(elf):
     class LogProb(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -640,7 +637,6 @@ def test_composes_with_zuko():
     torch.testing.assert_close(back, x, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.slow
 def test_compiles_with_inductor():
     flow = elflow.ELF(2, transforms=1, units=8, hidden_features=(16,)).eval()
     x = torch.randn(16, 2)

@@ -129,9 +129,7 @@ def test_squeezing_keeps_what_belongs_together():
     assert done.tolist() == [1, 4, 3, 6, 9, 12, 11, 14]
 
 
-@pytest.mark.parametrize(
-    "name", ["digits", *(pytest.param(name, marks=pytest.mark.slow) for name in PRESETS if name != "digits")]
-)
+@pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.float64, 1e-8)], ids=str)
 def test_round_trip_of_every_preset(name, dtype, tolerance):
     sizes = {"units": 4, "channels": 12, "blocks": 1, "transforms": 1 if "imagenet" in name else 2}
@@ -275,7 +273,6 @@ def test_warp_of_zeros_is_the_mixture_of_the_paper():
     torch.testing.assert_close(cells.dequantize(x, u, 1 - u)[0], mixture.logit())
 
 
-@pytest.mark.slow
 def test_it_learns_a_known_distribution():
     """Two kinds of images, and nothing else: one bit for 16 pixels, 1/16 of a bit each."""
     torch.manual_seed(0)

@@ -88,7 +88,6 @@ def test_learns_a_gaussian_from_a_stream(features):
     assert not flow.training
 
 
-@pytest.mark.slow
 def test_learns_eight_gaussians_in_few_steps():
     distribution = toy.EightGaussians()
     flow = elflow.ELF(2, transforms=1, units=32, hidden_features=(64, 64), bound=0.999)
@@ -145,7 +144,6 @@ def test_tensors_and_pairs_are_rows():
         fit(make_flow(), lambda: [1.0, 2.0], recipe=TINY)
 
 
-@pytest.mark.slow
 def test_the_average_is_an_average():
     rows, _ = make_data()
     averaged, _ = fit(make_flow(), rows, recipe=replace(TINY, ema_decay=0.9))
