@@ -328,7 +328,7 @@ def test_a_header_without_training_facts(folder, tmp_path):
     [
         (["fit-images"], "Missing argument 'DATA'"),
         (["fit-images", "DATA"], "Missing option '--output'"),
-        (["fit-images", "nothing.npz", "-o", "NEW"], "DATA must be a file or a folder, and there is none: nothing.npz"),
+        (["fit-images", "nothing.npz", "-o", "NEW"], "DATA must be a file or a folder that exists, got nothing.npz"),
         (["fit-images", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
         (["fit-images", "DATA", "-o", "no/folder/m.elf"], "--output must be in an existing folder"),
         (["fit-images", "DATA", "-o", "NEW", "--preset", "nix"], "--preset must be one of ['mnist'"),
@@ -349,7 +349,7 @@ def test_a_header_without_training_facts(folder, tmp_path):
         (["fit-images", "DATA", "-o", "NEW", "--samples", "DATA"], "--samples must be a folder, got the file"),
         (["fit-images", "FOLDER", "-o", "NEW", "--samples", "INSIDE"], "--samples must not be a folder in"),
         (["fit-images", "DATA", "-o", "NEW", "--seed", "99999999999"], "'--seed'"),
-        (["score-images", "MODEL", "nothing.npz"], "DATA must be a file or a folder, and there is none: nothing.npz"),
+        (["score-images", "MODEL", "nothing.npz"], "DATA must be a file or a folder that exists, got nothing.npz"),
         (["score-images", "nothing.elf", "DATA"], "MODEL must be a file, got nothing.elf"),
         (["score-images", "DATA", "DATA"], "MODEL must be a model saved by elflow"),
         (["score-images", "FLOW", "DATA"], "must be a model written by `elflow fit-images`, got"),
