@@ -484,7 +484,7 @@ def test_conditional_cdf_and_quantile(name):
     q = flow.conditional_cdf(x, c)
     assert ((q > 0) & (q < 1)).all()
     torch.testing.assert_close(flow.conditional_quantile(x, q, c), x, atol=1e-7, rtol=1e-7)
-    # the median moves with what it is conditioned on, and is a median
+    # with the median in place of feature t, the CDF of t is one half
     median = flow.conditional_quantile(x, torch.tensor(0.5, dtype=torch.float64), c)
     for t in range(flow.features):
         moved = x.clone()
@@ -501,7 +501,7 @@ def test_conditional_cdf_is_the_integral_of_the_density():
         density = flow(c).log_prob(x).exp()
         cdf = flow.conditional_cdf(x, c)[:, 2]
     integral = torch.cumulative_trapezoid(density, last)
-    # the density of the two features before it is what is left of the whole integral
+    # the whole integral is the density of the two features before the last
     torch.testing.assert_close(integral / integral[-1] * (cdf[-1] - cdf[0]), cdf[1:] - cdf[0], atol=1e-5, rtol=0)
 
 

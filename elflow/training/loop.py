@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import PARAM_LIST, AveragedModel
 
 from elflow.kernels import NonFiniteError
 from elflow.training.checkpoint import read_checkpoint, write_checkpoint
 from elflow.training.monitor import Monitor
 from elflow.training.recipe import Recipe
 from elflow.training.record import Training
-from elflow.training.rows import Rows, RowSource, StreamSource, as_rows
+from elflow.training.rows import Batch, Rows, RowSource, StreamSource, as_rows
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["fit"]
 
 F = TypeVar("F", bound=nn.Module)
-Data = Rows | Tensor | Sequence[Tensor] | Callable[[], Any]
+Data = Batch | Callable[[], Batch]
 OnRoundEnd = Callable[[Any, dict[str, float]], None]
 
 N_INITIAL_ROWS = 10_000
@@ -44,7 +44,7 @@ MAX_SKIPPED = 20
 def fit(
     flow: F,
     data: Data,
-    validation: Rows | Tensor | Sequence[Tensor] | None = None,
+    validation: Batch | None = None,
     recipe: Recipe | None = None,
     *,
     seed: int = 0,
@@ -127,7 +127,7 @@ def fit(
 class _Run:
     """State of a training, and the steps and rounds that advance it.
 
-    The average of the weights is what is validated, kept and returned.
+    The averaged weights are validated, stored and returned.
     """
 
     def __init__(self, flow: nn.Module, recipe: Recipe, fabric: Fabric) -> None:
@@ -341,14 +341,14 @@ class _Mean:
         return self.total / self.weight if self.weight else math.nan
 
 
-def make_exponential_average(decay: float) -> Callable[[Any, Any, Any], None]:
+def make_exponential_average(decay: float) -> Callable[[PARAM_LIST, PARAM_LIST, Tensor | int], None]:
     """Exponential moving average of weights, for torch's `AveragedModel`.
 
     The decay is smaller in the first steps, so that the initial weights are forgotten quickly.
     """
 
     @torch.no_grad()
-    def update(averaged: Any, current: Any, count: Any) -> None:
+    def update(averaged: PARAM_LIST, current: PARAM_LIST, count: Tensor | int) -> None:
         keep = min(decay, (1 + int(count)) / (10 + int(count)))
         torch._foreach_lerp_(averaged, current, 1 - keep)
 

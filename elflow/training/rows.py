@@ -11,7 +11,7 @@ from torch import Tensor
 from elflow._checks import check_finite
 from elflow.flows.dequantization import Cells
 
-__all__ = ["RowSource", "Rows", "StreamSource", "as_rows"]
+__all__ = ["Batch", "RowSource", "Rows", "StreamSource", "as_rows"]
 
 
 class Rows:
@@ -65,7 +65,11 @@ class Rows:
         return Rows(x, *(None if part is None else function(part) for part in (self.context, self.weight)))
 
 
-def as_rows(name: str, data: Rows | Tensor | Sequence[Tensor]) -> Rows:
+Batch = Rows | Tensor | Sequence[Tensor]
+"""`Rows`, features `(N, features)`, or a sequence of features, context and weights."""
+
+
+def as_rows(name: str, data: Batch) -> Rows:
     """Converts a tensor, or a pair of features and context, to `Rows`.
 
     Arguments:
@@ -138,7 +142,7 @@ class StreamSource:
         [3, 3]
     """
 
-    def __init__(self, next_batch: Callable[[], Any]) -> None:
+    def __init__(self, next_batch: Callable[[], Batch]) -> None:
         self.next_batch = next_batch
         self._peeked: Rows | None = None
 
