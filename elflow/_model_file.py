@@ -1,4 +1,4 @@
-"""Model files: one safetensors file with the weights, and JSON in its header."""
+"""Model files: safetensors with the weights, and the configuration as JSON in the header."""
 
 from __future__ import annotations
 
@@ -16,55 +16,57 @@ from safetensors.torch import save_file
 
 from elflow._files import replacing
 
-__all__ = ["ModelFile", "fill_module", "naming", "read_model", "write_model"]
+__all__ = ["ModelFile", "fill_module", "name_file_in_errors", "read_model", "write_model"]
 
 FORMAT = "elflow"
 VERSION = 1
-"""Increases when older versions of elflow can no longer read new files."""
+"""Version of the format, which increases when older versions of elflow can no longer read new files."""
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """The content of a model file."""
+    """Content of a model file."""
 
     path: Path
-    kind: str
+    """The file."""
+    class_name: str
     """Name of the class of the model."""
     config: dict[str, Any]
-    """What `from_config` of that class takes."""
+    """Configuration, from which `from_config` of that class builds an untrained model."""
     training: dict[str, Any] | None
-    """The record of the training, if the file has one."""
+    """Training record, if the file has one."""
     notes: dict[str, Any]
-    """Whatever else was stored."""
+    """Notes of the user; empty if there are none."""
     tensors: dict[str, torch.Tensor]
+    """The weights; empty if only the header was read."""
 
 
 def write_model(
     path: Path,
-    kind: str,
+    class_name: str,
     config: dict[str, Any],
     module: torch.nn.Module,
     training: dict[str, Any] | None = None,
     notes: dict[str, Any] | None = None,
 ) -> None:
-    """Writes a model file, whole or not at all.
+    """Writes a model file atomically: after a failure, the old file is still there.
 
     Arguments:
         path: The file; an existing one is replaced.
-        kind: Name of the class of the model.
-        config: What `from_config` of that class takes, as JSON.
+        class_name: Name of the class of the model.
+        config: Configuration, from which `from_config` of that class builds an untrained model, as JSON.
         module: The module with the weights.
-        training: The record of the training, as JSON.
-        notes: Whatever else to store, as JSON.
+        training: Training record, as JSON.
+        notes: Notes of the user, as JSON.
     """
-    header = {"format": FORMAT, "format_version": str(VERSION), "flow": kind}
+    header = {"format": FORMAT, "format_version": str(VERSION), "flow": class_name}
     try:
         header["config"] = json.dumps(config)
         header |= {
-            name: json.dumps(part) for name, part in (("training", training), ("notes", notes)) if part is not None
+            name: json.dumps(value) for name, value in (("training", training), ("notes", notes)) if value is not None
         }
     except TypeError as error:
-        raise TypeError(f"configuration and notes of a model must be storable as JSON: {error}") from None
+        raise TypeError(f"configuration and notes of a model must be JSON, got a value that is not: {error}") from None
     tensors = {key: value.detach().contiguous() for key, value in module.state_dict().items()}
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata=header)
@@ -77,9 +79,9 @@ def read_model(
 
     Arguments:
         path: The file.
-        device: Where to put the tensors.
-        min_numbers: A function of kind and configuration that returns how many numbers such a model has at least. A
-            file with fewer is refused before the tensors are read. None reads no tensors at all.
+        device: Device of the tensors.
+        min_numbers: Function of class name and configuration that returns a lower bound of the number of values of such
+            a model. A file with fewer values is refused before the model is built. None reads only the header.
     """
     if not path.is_file():
         raise FileNotFoundError(f"path must be a file, got {path}")
@@ -87,31 +89,31 @@ def read_model(
     try:
         with safe_open(path, framework="pt", device=device) as file:
             header = file.metadata() or {}
-            kind, config, training, notes = _parse_header(path, header)
+            class_name, config, training, notes = _parse_header(path, header)
             if min_numbers is not None:
                 count = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
-                with naming(path, "whose parts do not match"):
-                    if min_numbers(kind, config) > count:
-                        raise ValueError(f"{count} numbers are too few for the configuration")
+                with name_file_in_errors(path, "whose configuration and weights do not match"):
+                    if (least := min_numbers(class_name, config)) > count:
+                        raise ValueError(f"the configuration requires at least {least} values, got {count}")
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(
-            f"path must be a model saved by elflow, got {path}, which is damaged or no safetensors file: {error}"
+            f"path must be a model saved by elflow, got {path}, which is damaged or not a safetensors file: {error}"
         ) from None
-    return ModelFile(path, kind, config, training, notes, tensors)
+    return ModelFile(path, class_name, config, training, notes, tensors)
 
 
 def fill_module(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """Loads weights into a module, in evaluation mode."""
+    """Loads weights into a module, and puts it into evaluation mode."""
     if len({t.dtype for t in tensors.values() if t.is_floating_point()}) > 1:
-        raise ValueError("the tensors have several dtypes")
+        raise ValueError("all tensors must have the same dtype")
     module.load_state_dict(tensors, assign=True)
     module.eval()
 
 
 @contextmanager
-def naming(path: Path, problem: str) -> Iterator[None]:
-    """Turns any error of building a model into one that names the file."""
+def name_file_in_errors(path: Path, problem: str) -> Iterator[None]:
+    """Converts the errors that a damaged file causes while a model is built into one that names the file."""
     try:
         yield
     except (LookupError, TypeError, ValueError, RuntimeError, ArithmeticError, AttributeError) as error:
@@ -120,7 +122,10 @@ def naming(path: Path, problem: str) -> Iterator[None]:
         ) from None
 
 
-def _parse_header(path: Path, header: dict[str, str]) -> tuple[str, dict[str, Any], Any, dict[str, Any]]:
+def _parse_header(
+    path: Path, header: dict[str, str]
+) -> tuple[str, dict[str, Any], dict[str, Any] | None, dict[str, Any]]:
+    """Class name, configuration, training record and notes."""
     if header.get("format") != FORMAT:
         raise ValueError(f"path must be a model saved by elflow, got {path}, a safetensors file of another program")
     version = header.get("format_version", "")
@@ -129,16 +134,16 @@ def _parse_header(path: Path, header: dict[str, str]) -> tuple[str, dict[str, An
             f"path must be a file of format version {VERSION}, got {path} of version {version!r}: use another version "
             "of elflow to read it"
         )
-    parts: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in ("config", "training", "notes"):
         try:
-            parts[name] = json.loads(header[name]) if name in header else None
-            if name in header and not isinstance(parts[name], dict):
-                raise ValueError(f"{name} must be an object, got {type(parts[name]).__name__}")
+            values[name] = json.loads(header[name]) if name in header else None
+            if name in header and not isinstance(values[name], dict):
+                raise ValueError(f"{name} must be an object, got {type(values[name]).__name__}")
         except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"path must be a model saved by elflow, got {path} with a damaged header: {str(error)[:300]}"
             ) from None
-    if parts["config"] is None:
+    if values["config"] is None:
         raise ValueError(f"path must be a model saved by elflow, got {path} with a damaged header: no configuration")
-    return header.get("flow", ""), parts["config"], parts["training"], parts["notes"] or {}
+    return header.get("flow", ""), values["config"], values["training"], values["notes"] or {}

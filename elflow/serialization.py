@@ -1,4 +1,4 @@
-"""Saving and loading of flows and densities."""
+"""Saving and loading of models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from elflow._model_file import fill_module, naming, read_model, write_model
+from elflow._checks import check_choice
+from elflow._model_file import fill_module, name_file_in_errors, read_model, write_model
 from elflow.flows import ELF, ImageELF
 from elflow.tabular import FlowDensity
 from elflow.training import Training
@@ -19,8 +20,9 @@ FLOWS: dict[str, type[ELF] | type[ImageELF]] = {"ELF": ELF, "ImageELF": ImageELF
 MODELS: dict[str, type[ELF] | type[ImageELF] | type[FlowDensity]] = FLOWS | {"FlowDensity": FlowDensity}
 """Classes that can be saved, by their name in the file.
 
-Each has `config`, the JSON from which `from_config` builds an untrained model, and `min_numbers(config)`, which tells
-without building it how many numbers such a model has at least: a damaged file must not make a model of any size.
+Each has `config`, the JSON from which `from_config` builds an untrained model, and `min_numbers(config)`, a lower bound
+of the number of values of such a model. A file with fewer values is refused before the model is built, so that a small
+damaged file cannot allocate a model of any size.
 """
 
 
@@ -30,13 +32,13 @@ def save(
     training: Training | None = None,
     notes: dict[str, Any] | None = None,
 ) -> None:
-    """Writes a flow or a fitted density to one file, whole or not at all.
+    """Writes a model to one safetensors file, atomically: after a failure, the old file is still there.
 
     Arguments:
         model: An `elflow.ELF` or `elflow.ImageELF`, on any device, or a fitted `elflow.FlowDensity`.
         path: The file; an existing one is replaced.
-        training: The record of the training, for `read_training`. A `FlowDensity` stores its own.
-        notes: Anything else to store, as JSON: see `read_notes`.
+        training: The training record, for `read_training`. A `FlowDensity` stores its own.
+        notes: Notes to store, as JSON: see `read_notes`.
 
     Example:
         >>> import elflow, tempfile
@@ -52,44 +54,73 @@ def save(
     if isinstance(model, FlowDensity) and hasattr(model, "model_"):
         model.save(path, notes)
     elif isinstance(model, ELF | ImageELF) and FLOWS.get(name) is type(model):
-        record = None if training is None else training.to_dict()
-        write_model(Path(path), name, model.config, model, record, notes)
+        write_model(Path(path), name, model.config, model, None if training is None else training.to_dict(), notes)
     else:
-        raise TypeError(f"model must be an ELF or ImageELF of elflow or a fitted FlowDensity, got {name}")
+        raise TypeError(f"model must be an elflow.ELF, an elflow.ImageELF or a fitted FlowDensity, got {name}")
 
 
 def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Any:
-    """Reads a model: a flow in evaluation mode, or a fitted `FlowDensity`. Nothing in the file is executed.
+    """Reads a model from a file. Nothing in the file is executed.
 
     Arguments:
         path: The file.
-        device: Device of a flow.
+        device: The device of a flow; a `FlowDensity` is always on the CPU.
+
+    Returns:
+        An `elflow.ELF` or `elflow.ImageELF` in evaluation mode, or a fitted `elflow.FlowDensity`.
+
+    Example:
+        >>> import elflow, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     elflow.save(elflow.ELF(features=3), f"{folder}/model.elf")
+        ...     elflow.load(f"{folder}/model.elf").features
+        3
     """
     path = Path(path)
     file = read_model(path, str(device), _min_numbers)
-    with torch.random.fork_rng(devices=[]), naming(path, "whose parts do not match"):  # initial weights are random
-        if file.kind == "FlowDensity":
+    # Building a model draws initial weights: the caller's random state must not change.
+    with (
+        torch.random.fork_rng(devices=[]),
+        name_file_in_errors(path, "whose configuration and weights do not match"),
+    ):
+        if file.class_name == "FlowDensity":
             density = FlowDensity.from_config(file.config, file.training)
             fill_module(density.model_, file.tensors)
             return density
-        flow = FLOWS[file.kind].from_config(file.config)
+        flow = FLOWS[file.class_name].from_config(file.config)
         fill_module(flow, file.tensors)
     return flow.to(device)
 
 
 def read_training(path: str | os.PathLike[str]) -> Training | None:
-    """The record of the training of the model in a file; None if it has none."""
+    """Reads the training record of a model file; None if it has none.
+
+    Example:
+        >>> import elflow, tempfile
+        >>> training = Training([{"step": 2000}], seconds=120.0, stopped="time_limit")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     elflow.save(elflow.ELF(features=3), f"{folder}/model.elf", training)
+        ...     read_training(f"{folder}/model.elf").describe()
+        '2,000 steps in 2 min 0 s, stopped at the time limit'
+    """
     file = read_model(Path(path))
-    with naming(file.path, "whose training record is damaged"):
+    with name_file_in_errors(file.path, "whose training record is damaged"):
         return None if file.training is None else Training.from_dict(file.training)
 
 
 def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The notes in a model file; empty if it has none."""
+    """Reads the notes of a model file; empty if it has none.
+
+    Example:
+        >>> import elflow, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     elflow.save(elflow.ELF(features=3), f"{folder}/model.elf", notes={"data": "wine.csv"})
+        ...     read_notes(f"{folder}/model.elf")
+        {'data': 'wine.csv'}
+    """
     return read_model(Path(path)).notes
 
 
-def _min_numbers(kind: str, config: dict[str, Any]) -> int:
-    if kind not in MODELS:
-        raise ValueError(f"model must be one of {list(MODELS)}, got {kind!r}")
-    return MODELS[kind].min_numbers(config)
+def _min_numbers(class_name: str, config: dict[str, Any]) -> int:
+    check_choice("model", class_name, MODELS)
+    return MODELS[class_name].min_numbers(config)

@@ -1,4 +1,4 @@
-"""ActNorm, which must see its data once and only once, and the hypernetwork."""
+"""ActNorm, which only the first batch initialises, and the hypernetwork of vectors."""
 
 import copy
 from datetime import timedelta
@@ -12,16 +12,16 @@ import elflow
 from elflow.nn import ActNorm, Hypernetwork
 
 
-def norms(flow):
+def find_norms(flow):
     return [layer for layer in flow.transform.transforms if isinstance(layer, ActNorm)]
 
 
-def shifted(rows=256):
+def draw_shifted(rows=256):
     return torch.tensor([100.0, -3.0]) + torch.tensor([20.0, 0.01]) * torch.randn(rows, 2)
 
 
 def test_first_batch_standardises_what_reaches_every_norm():
-    flow, x = elflow.ELF(2, transforms=2), shifted()
+    flow, x = elflow.ELF(2, transforms=2), draw_shifted()
     flow().log_prob(x)
     h = x
     for layer in flow.transform.transforms:
@@ -34,7 +34,7 @@ def test_first_batch_standardises_what_reaches_every_norm():
 
 def test_only_the_first_batch_counts():
     flow = elflow.ELF(2)
-    flow().log_prob(shifted())
+    flow().log_prob(draw_shifted())
     before = copy.deepcopy(flow.state_dict())
     flow().log_prob(torch.randn(100, 2))
     for name, value in flow.state_dict().items():
@@ -47,17 +47,17 @@ def test_evaluation_sampling_and_tracing_do_not_count():
     flow().rsample_and_log_prob((10,))
     flow.inverse(torch.randn(10, 2))
     torch.func.vmap(lambda x: flow().log_prob(x), randomness="different")(torch.randn(10, 2))
-    flow.eval()().log_prob(shifted())
-    assert not any(norm.initialized for norm in norms(flow))
-    flow.train()().log_prob(shifted())
-    assert all(norm.initialized for norm in norms(flow))
+    flow.eval()().log_prob(draw_shifted())
+    assert not any(norm.initialized for norm in find_norms(flow))
+    flow.train()().log_prob(draw_shifted())
+    assert all(norm.initialized for norm in find_norms(flow))
 
 
 def test_one_row_does_not_count():
     flow = elflow.ELF(2)
-    flow().log_prob(shifted(1))
-    flow().log_prob(shifted(1)[0])
-    assert not any(norm.initialized for norm in norms(flow))
+    flow().log_prob(draw_shifted(1))
+    flow().log_prob(draw_shifted(1)[0])
+    assert not any(norm.initialized for norm in find_norms(flow))
 
 
 def test_constant_columns():
@@ -66,7 +66,7 @@ def test_constant_columns():
     x[:, 1], x[:, 2] = 0.0, 1e6
     log_p = flow().log_prob(x)
     assert log_p.isfinite().all()
-    assert norms(flow)[0].log_scale[1:].tolist() == [0, 0]
+    assert find_norms(flow)[0].log_scale[1:].tolist() == [0, 0]
     log_p.mean().backward()
     assert all(p.grad.isfinite().all() for p in flow.parameters())
 
@@ -80,17 +80,17 @@ def test_large_offsets_are_not_constant():
 
 def test_expanded_and_broadcast_batches_count():
     flow = elflow.ELF(2)
-    flow().expand((100,)).log_prob(shifted(100))
-    assert all(norm.initialized for norm in norms(flow))
+    flow().expand((100,)).log_prob(draw_shifted(100))
+    assert all(norm.initialized for norm in find_norms(flow))
     flow = elflow.ELF(2, 3)
     flow(torch.randn(5, 3)).log_prob(torch.randn(2))
-    assert len({bool(norm.initialized) for norm in norms(flow)}) == 1
+    assert len({bool(norm.initialized) for norm in find_norms(flow)}) == 1
 
 
 @pytest.mark.parametrize("how", ["deepcopy", "state dict", "file"])
 def test_what_is_set_stays_set(how, tmp_path):
     flow = elflow.ELF(2)
-    flow().log_prob(shifted())
+    flow().log_prob(draw_shifted())
     if how == "deepcopy":
         other = copy.deepcopy(flow)
     elif how == "state dict":
@@ -101,23 +101,23 @@ def test_what_is_set_stays_set(how, tmp_path):
         other = elflow.load(tmp_path / "model.elf")
     x = torch.randn(50, 2)
     torch.testing.assert_close(other.train()().log_prob(x), flow().log_prob(x))
-    # and one that is not set yet is set by what comes
+    # and a state that is not initialised is initialised by the next batch
     fresh = elflow.ELF(2)
     other.load_state_dict(fresh.state_dict())
-    other().log_prob(shifted())
-    assert all(norm.initialized for norm in norms(other))
+    other().log_prob(draw_shifted())
+    assert all(norm.initialized for norm in find_norms(other))
 
 
 def test_compiling_takes_the_first_batch_too():
-    flow, x = elflow.ELF(2, transforms=1, units=4, hidden_features=(8,)), shifted()
+    flow, x = elflow.ELF(2, transforms=1, units=4, hidden_features=(8,)), draw_shifted()
     same = copy.deepcopy(flow)
     torch.compiler.reset()
     compiled = torch.compile(lambda x: flow().log_prob(x), backend="eager")
     torch.testing.assert_close(compiled(x), same().log_prob(x))
-    assert all(norm.initialized for norm in norms(flow))
+    assert all(norm.initialized for norm in find_norms(flow))
 
 
-def in_process(rank, folder):
+def train_in_process(rank, folder):
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2, timeout=timedelta(minutes=2)
     )
@@ -127,7 +127,7 @@ def in_process(rank, folder):
     torch.manual_seed(rank)
     optimizer = torch.optim.Adam(flow.parameters(), 1e-2)
     for _ in range(3):
-        loss = -flow().log_prob(shifted(64) * (1 + 5 * rank)).mean()
+        loss = -flow().log_prob(draw_shifted(64) * (1 + 5 * rank)).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -135,8 +135,9 @@ def in_process(rank, folder):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_processes_stay_in_step(tmp_path):
-    torch.multiprocessing.spawn(in_process, (str(tmp_path),), nprocs=2)
+    torch.multiprocessing.spawn(train_in_process, (str(tmp_path),), nprocs=2)
     one, other = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     for name, value in one.items():
         assert (value == other[name]).all(), name
@@ -173,21 +174,21 @@ def test_hypernetwork_stays_finite():
 @pytest.mark.parametrize("context", [0, 2])
 @pytest.mark.parametrize("order", ["columns", "reversed", "shuffled"])
 @pytest.mark.parametrize("rank", [None, 8])
-def test_wide_hypernetworks_leave_out_what_is_hidden(context, order, rank, monkeypatch):
-    """A last layer in steps computes what the whole one does, from fewer weights."""
+def test_wide_hypernetworks_leave_out_masked_weights(context, order, rank, monkeypatch):
+    """A last layer in blocks computes what the whole one does, from fewer weights."""
     columns = {"columns": torch.arange(40), "reversed": torch.arange(40).flip(0), "shuffled": torch.randperm(40)}[order]
 
     def build():
         torch.manual_seed(0)
         return Hypernetwork(40, context, 8, (256, 256), columns.tolist(), rank)
 
-    steps = build()
-    monkeypatch.setattr("elflow.nn.mlp.LARGE", 10**9)
+    in_blocks = build()
+    monkeypatch.setattr("elflow.nn.mlp.MIN_BLOCKED_WEIGHTS", 10**9)
     whole = build()
     x, c = torch.randn(7, 40), torch.randn(7, context) if context else None
-    torch.testing.assert_close(steps(x, c), whole(x, c))
-    kept, all_of_it = (sum(p.numel() for p in net.parameters()) for net in (steps, whole))
-    assert kept < (1.01 if order == "shuffled" else 0.85) * all_of_it
+    torch.testing.assert_close(in_blocks(x, c), whole(x, c))
+    in_blocks_count, whole_count = (sum(p.numel() for p in net.parameters()) for net in (in_blocks, whole))
+    assert in_blocks_count < (1.01 if order == "shuffled" else 0.85) * whole_count
 
 
 def test_rank_saves_weights():

@@ -15,6 +15,7 @@ from torch.optim import SGD
 
 import elflow
 from elflow.datasets import toy
+from elflow.flows.dequantization import Cells, Dequantized
 from elflow.training import SCHEDULES, Recipe, Rows, Training, fit, image_recipe, loop
 from elflow.training.rows import RowSource
 
@@ -29,28 +30,29 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-def data(count=600, features=2, seed=0):
+def make_data(count=600, features=2, seed=0):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, features, generator=generator)
     x[:, 0] += x[:, -1] ** 2
     return Rows(x[: count * 5 // 6]), Rows(x[count * 5 // 6 :])
 
 
-def small(**options):
+def make_flow(**options):
     torch.manual_seed(0)
     return elflow.ELF(2, transforms=1, units=4, hidden_features=(8,), **options)
 
 
-def same(a, b):
-    return all(torch.equal(value, b.state_dict()[key]) for key, value in a.state_dict().items())
+def have_same_state(a, b):
+    a, b = a.state_dict(), b.state_dict()
+    return bool(a) and a.keys() == b.keys() and all(torch.equal(value, b[key]) for key, value in a.items())
 
 
-def stepping(steps, **options):
+def make_step_recipe(steps, **options):
     """A recipe whose learning rate is halved three times."""
     return Recipe(max_steps=steps, schedule="step", halve_every=max(1, steps // 4), ema_decay=0.995, **options)
 
 
-def gap(flow, distribution, n=20_000):
+def measure_gap(flow, distribution, n=20_000):
     """Mean log-density of the flow below the best possible one, and its standard error."""
     torch.manual_seed(123)
     x = distribution.sample((n,))
@@ -62,7 +64,7 @@ def gap(flow, distribution, n=20_000):
 @pytest.mark.parametrize("kind", [elflow.ELF, zuko.flows.NSF, zuko.flows.MAF, zuko.flows.NICE, zuko.flows.NAF])
 def test_every_flow_learns(kind):
     torch.manual_seed(0)
-    rows, validation = data()
+    rows, validation = make_data()
     flow = kind(features=2)
     before = -flow().log_prob(validation.x).mean().item()
     best, training = fit(flow, rows, validation, Recipe(max_steps=60, round_steps=20, batch_size=64))
@@ -76,7 +78,7 @@ def test_every_flow_learns(kind):
 def test_learns_a_gaussian_from_a_stream(features):
     scale, loc = 0.1 + torch.arange(features), 10.0 * torch.arange(features)
     flow = elflow.ELF(features, transforms=1, units=8, hidden_features=(32,))
-    flow, training = fit(flow, lambda: loc + scale * torch.randn(256, features), recipe=stepping(200))
+    flow, training = fit(flow, lambda: loc + scale * torch.randn(256, features), recipe=make_step_recipe(200))
     entropy = 0.5 * math.log(2 * math.pi * math.e) * features + scale.log().sum()
     x = loc + scale * torch.randn(20_000, features)
     with torch.no_grad():
@@ -89,8 +91,8 @@ def test_learns_a_gaussian_from_a_stream(features):
 def test_learns_eight_gaussians_in_few_steps():
     distribution = toy.EightGaussians()
     flow = elflow.ELF(2, transforms=1, units=32, hidden_features=(64, 64), bound=0.999)
-    flow, _ = fit(flow, lambda: distribution.sample((128,)), recipe=stepping(1000, learning_rate=5e-3))
-    difference, error = gap(flow, distribution)
+    flow, _ = fit(flow, lambda: distribution.sample((128,)), recipe=make_step_recipe(1000, learning_rate=5e-3))
+    difference, error = measure_gap(flow, distribution)
     assert -4 * error < difference < 0.1
 
 
@@ -99,7 +101,7 @@ def test_learns_a_dependence_on_context():
         c = torch.rand(256, 1)
         return 5 * c + 0.1 * torch.randn(256, 1), c
 
-    flow, _ = fit(elflow.ELF(1, 1, transforms=1, units=8, hidden_features=(32,)), batch, recipe=stepping(500))
+    flow, _ = fit(elflow.ELF(1, 1, transforms=1, units=8, hidden_features=(32,)), batch, recipe=make_step_recipe(500))
     c = torch.tensor([[0.1], [0.9]])
     median = flow.conditional_quantile(None, torch.full((2, 1), 0.5), c)
     torch.testing.assert_close(median, 5 * c, atol=0.1, rtol=0)
@@ -118,39 +120,39 @@ def test_streams_resume_exactly(tmp_path):
     def batch():
         return torch.randn(64, 2)
 
-    whole, _ = fit(small(), batch, recipe=TINY)
+    whole, _ = fit(make_flow(), batch, recipe=TINY)
     half = replace(TINY, max_steps=20)
-    fit(small(), batch, recipe=half, checkpoint=tmp_path / "c")
+    fit(make_flow(), batch, recipe=half, checkpoint=tmp_path / "c")
     state = torch.load(tmp_path / "c", weights_only=True)
     state["state"]["stopped"] = ""  # as after a crash at step 20
     torch.save(state, tmp_path / "c")
-    resumed, _ = fit(small(), batch, recipe=TINY, checkpoint=tmp_path / "c")
-    assert same(resumed, whole)
+    resumed, _ = fit(make_flow(), batch, recipe=TINY, checkpoint=tmp_path / "c")
+    assert have_same_state(resumed, whole)
 
 
 def test_tensors_and_pairs_are_rows():
-    rows, validation = data()
+    rows, validation = make_data()
     c = torch.zeros(len(rows), 1), torch.zeros(len(validation), 1)
-    expected, _ = fit(small(), rows, validation, TINY)
-    plain, _ = fit(small(), rows.x, validation.x, TINY)
-    assert same(plain, expected)
-    pairs, _ = fit(small(context=1), (rows.x, c[0]), [validation.x, c[1]], TINY)
+    expected, _ = fit(make_flow(), rows, validation, TINY)
+    plain, _ = fit(make_flow(), rows.x, validation.x, TINY)
+    assert have_same_state(plain, expected)
+    pairs, _ = fit(make_flow(context=1), (rows.x, c[0]), [validation.x, c[1]], TINY)
     assert pairs.context == 1
     with pytest.raises(TypeError, match=r"data must be Rows, a tensor or a pair \(x, context\) of tensors, got str"):
-        fit(small(), "data.csv", validation, TINY)
+        fit(make_flow(), "data.csv", validation, TINY)
     with pytest.raises(TypeError, match=r"data\(\) must be Rows"):
-        fit(small(), lambda: [1.0, 2.0], recipe=TINY)
+        fit(make_flow(), lambda: [1.0, 2.0], recipe=TINY)
 
 
 def test_the_average_is_an_average():
-    rows, _ = data()
-    averaged, _ = fit(small(), rows, recipe=replace(TINY, ema_decay=0.9))
-    last, _ = fit(small(), rows, recipe=replace(TINY, ema_decay=0.0))
+    rows, _ = make_data()
+    averaged, _ = fit(make_flow(), rows, recipe=replace(TINY, ema_decay=0.9))
+    last, _ = fit(make_flow(), rows, recipe=replace(TINY, ema_decay=0.0))
     weights = []
     for steps in range(1, 41):
-        flow, _ = fit(small(), rows, recipe=replace(TINY, ema_decay=0.0, max_steps=steps, schedule="constant"))
+        flow, _ = fit(make_flow(), rows, recipe=replace(TINY, ema_decay=0.0, max_steps=steps, schedule="constant"))
         weights.append(next(flow.parameters()).detach())
-    start = small()
+    start = make_flow()
     start.initialize(rows.x)
     expected = next(start.parameters()).detach().clone()
     for count, weight in enumerate(weights, start=1):
@@ -161,7 +163,7 @@ def test_the_average_is_an_average():
 
 
 def test_after_each_round_a_function_is_called_and_may_draw_random_numbers():
-    rows, validation = data()
+    rows, validation = make_data()
     seen = []
 
     def look(flow, entry):
@@ -169,40 +171,40 @@ def test_after_each_round_a_function_is_called_and_may_draw_random_numbers():
         torch.rand(100)
         seen.append((entry["step"], float(flow().log_prob(validation.x).mean().detach())))
 
-    quiet, _ = fit(small(), rows, validation, TINY)
-    watched, training = fit(small(), rows, validation, TINY, on_round_end=look)
+    quiet, _ = fit(make_flow(), rows, validation, TINY)
+    watched, training = fit(make_flow(), rows, validation, TINY, on_round_end=look)
     assert [step for step, _ in seen] == [10, 20, 30, 40]
     assert [score for _, score in seen] == pytest.approx([entry["validation"] for entry in training.history], abs=1e-4)
-    assert same(quiet, watched)
+    assert have_same_state(quiet, watched)
 
 
 def test_the_given_flow_is_not_modified():
-    flow = small()
+    flow = make_flow()
     state = {key: value.clone() for key, value in flow.state_dict().items()}
-    fit(flow, *data(), TINY)
+    fit(flow, *make_data(), TINY)
     assert all(torch.equal(value, state[key]) for key, value in flow.state_dict().items())
 
 
 def test_the_held_out_likelihood_is_that_of_the_returned_weights():
-    rows, validation = data()
-    best, training = fit(small(), rows, validation, TINY)
+    rows, validation = make_data()
+    best, training = fit(make_flow(), rows, validation, TINY)
     score = best().log_prob(validation.x).mean().item()
     assert score == pytest.approx(max(entry["validation"] for entry in training.history), abs=1e-5)
 
 
 def test_same_seed_same_weights_and_other_seed_others():
-    rows, validation = data()
-    runs = [fit(small(), rows, validation, TINY, seed=seed)[0] for seed in (1, 1, 2)]
-    assert same(runs[0], runs[1])
-    assert not same(runs[0], runs[2])
+    rows, validation = make_data()
+    runs = [fit(make_flow(), rows, validation, TINY, seed=seed)[0] for seed in (1, 1, 2)]
+    assert have_same_state(runs[0], runs[1])
+    assert not have_same_state(runs[0], runs[2])
 
 
 def test_random_numbers_of_the_caller_are_unchanged():
-    flow = small()
+    flow = make_flow()
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    fit(flow, *data(), TINY)
+    fit(flow, *make_data(), TINY)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -213,11 +215,11 @@ class CrashError(Exception):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("crash", [3, 10, 27])
 def test_resume_is_exact(schedule, crash, tmp_path, monkeypatch):
-    rows, validation = data()
+    rows, validation = make_data()
     recipe = replace(
         TINY, max_steps=45, schedule=schedule, halve_every=15, warmup_steps=5, hold_steps=20, plateau_patience=1
     )
-    whole, _ = fit(small(), rows, validation, recipe)
+    whole, _ = fit(make_flow(), rows, validation, recipe)
     step = loop._Run.train_step
 
     def crashing(self, batch):
@@ -228,41 +230,43 @@ def test_resume_is_exact(schedule, crash, tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     monkeypatch.setattr(loop._Run, "train_step", crashing)
     with pytest.raises(CrashError):
-        fit(small(), rows, validation, recipe, checkpoint=path)
+        fit(make_flow(), rows, validation, recipe, checkpoint=path)
     monkeypatch.undo()
     assert os.listdir(tmp_path) == (["checkpoint"] if crash >= 10 else [])
-    resumed, training = fit(small(), rows, validation, recipe, checkpoint=path)
-    assert same(resumed, whole)
+    resumed, training = fit(make_flow(), rows, validation, recipe, checkpoint=path)
+    assert have_same_state(resumed, whole)
     assert [entry["step"] for entry in training.history] == [10, 20, 30, 40, 45]
-    finished, _ = fit(small(), rows, validation, recipe, checkpoint=path)
-    assert same(finished, whole)
+    finished, _ = fit(make_flow(), rows, validation, recipe, checkpoint=path)
+    assert have_same_state(finished, whole)
 
 
 def test_early_stopping_resumes_as_stopped(tmp_path):
     """A training that had run out of patience does not continue when it is resumed."""
-    rows, validation = data(60)
+    rows, validation = make_data(60)
     recipe = Recipe(learning_rate=0.05, max_steps=2000, round_steps=10, batch_size=16, patience=2)
-    best, training = fit(small(), rows, validation, recipe, checkpoint=tmp_path / "c")
+    best, training = fit(make_flow(), rows, validation, recipe, checkpoint=tmp_path / "c")
     assert training.stopped == "patience"
     scores = [entry["validation"] for entry in training.history]
     assert len(scores) - 1 - scores.index(max(scores)) == 2
-    again, second = fit(small(), rows, validation, recipe, checkpoint=tmp_path / "c")
-    assert same(best, again)
+    again, second = fit(make_flow(), rows, validation, recipe, checkpoint=tmp_path / "c")
+    assert have_same_state(best, again)
     assert second.history == training.history
 
 
 def test_checkpoints_of_other_data_are_refused(tmp_path):
-    rows, validation = data()
-    fit(small(), rows, validation, TINY, checkpoint=tmp_path / "c", fingerprint="one")
+    rows, validation = make_data()
+    fit(make_flow(), rows, validation, TINY, checkpoint=tmp_path / "c", fingerprint="one")
     with pytest.raises(ValueError, match="checkpoint must belong to the same data and settings"):
-        fit(small(), rows, validation, TINY, checkpoint=tmp_path / "c", fingerprint="two")
+        fit(make_flow(), rows, validation, TINY, checkpoint=tmp_path / "c", fingerprint="two")
     (tmp_path / "d").write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="checkpoint must be a file written by elflow"):
-        fit(small(), rows, validation, TINY, checkpoint=tmp_path / "d")
+        fit(make_flow(), rows, validation, TINY, checkpoint=tmp_path / "d")
 
 
 def test_time_limit_keeps_the_best_weights_so_far():
-    best, training = fit(small(), *data(), Recipe(max_steps=100_000, round_steps=5_000, batch_size=64, time_limit=1.0))
+    best, training = fit(
+        make_flow(), *make_data(), Recipe(max_steps=100_000, round_steps=5_000, batch_size=64, time_limit=1.0)
+    )
     assert training.stopped == "time_limit"
     assert training.seconds < 30
     assert math.isfinite(training.history[-1]["validation"])
@@ -285,28 +289,28 @@ def slow_steps(monkeypatch):
 
 def test_a_resume_after_the_time_limit_is_exact(tmp_path, slow_steps):
     """The round that the time limit cut short is repeated whole, so that the weights are those of one long run."""
-    rows, validation = data()
-    whole, _ = fit(small(), rows, validation, TINY)
-    _, first = fit(small(), rows, validation, replace(TINY, time_limit=25.0), checkpoint=tmp_path / "c")
+    rows, validation = make_data()
+    whole, _ = fit(make_flow(), rows, validation, TINY)
+    _, first = fit(make_flow(), rows, validation, replace(TINY, time_limit=25.0), checkpoint=tmp_path / "c")
     assert (first.stopped, first.steps, first.seconds) == ("time_limit", 25, 25.0)
-    resumed, second = fit(small(), rows, validation, TINY, checkpoint=tmp_path / "c")
+    resumed, second = fit(make_flow(), rows, validation, TINY, checkpoint=tmp_path / "c")
     assert (second.stopped, second.steps) == ("max_steps", 40)
     assert [entry["step"] for entry in second.history] == [10, 20, 30, 40]
-    assert same(resumed, whole)
+    assert have_same_state(resumed, whole)
 
 
 def test_the_time_limit_is_over_all_runs(tmp_path, slow_steps):
-    rows, validation = data()
-    _, first = fit(small(), rows, validation, replace(TINY, time_limit=20.0), checkpoint=tmp_path / "c")
+    rows, validation = make_data()
+    _, first = fit(make_flow(), rows, validation, replace(TINY, time_limit=20.0), checkpoint=tmp_path / "c")
     assert first.steps == 20
-    _, second = fit(small(), rows, validation, replace(TINY, time_limit=20.0), checkpoint=tmp_path / "c")
+    _, second = fit(make_flow(), rows, validation, replace(TINY, time_limit=20.0), checkpoint=tmp_path / "c")
     assert (second.steps, second.stopped) == (20, "time_limit")
-    _, third = fit(small(), rows, validation, replace(TINY, time_limit=30.0), checkpoint=tmp_path / "c")
+    _, third = fit(make_flow(), rows, validation, replace(TINY, time_limit=30.0), checkpoint=tmp_path / "c")
     assert (third.steps, third.seconds, third.stopped) == (30, 30.0, "time_limit")
 
 
-def breaking(monkeypatch, step, training=True):
-    """Makes the log-likelihood NaN once."""
+def break_log_likelihood(monkeypatch, step, training=True):
+    """Makes the log-likelihood NaN once, at the given call in training or validation."""
     real, calls = loop.LogLikelihood.forward, [0]
 
     def broken(self, rows):
@@ -318,9 +322,9 @@ def breaking(monkeypatch, step, training=True):
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_reported(monkeypatch):
-    breaking(monkeypatch, step=5)
+    break_log_likelihood(monkeypatch, step=5)
     with pytest.warns(RuntimeWarning, match="loss was nan .* at step 5: the step is skipped and the learning rate"):
-        best, training = fit(small(), *data(), TINY)
+        best, training = fit(make_flow(), *make_data(), TINY)
     assert training.skipped == 1
     assert training.history[-1]["learning_rate"] == pytest.approx(TINY.learning_rate / 2)
     assert all(torch.isfinite(p).all() for p in best.parameters())
@@ -343,25 +347,37 @@ def test_a_network_that_the_kernel_refuses_is_a_skipped_step(monkeypatch):
 
     monkeypatch.setattr(loop._Run, "train_step", overflowing)
     with pytest.warns(RuntimeWarning, match="loss was nan .* at step 5"):
-        _, training = fit(small(), *data(), TINY)
+        _, training = fit(make_flow(), *make_data(), TINY)
     assert training.skipped == 1
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_rows_that_are_not_finite_are_refused_by_name(value):
     """They are not taken for a bad step, which would be skipped."""
-    rows, validation = data()
+    rows, validation = make_data()
     bad = rows.x.clone()
     bad[17, 1] = value
     with pytest.raises(ValueError, match=r"data must be finite, got .* in 1 of its 500 rows, the first of them row 17"):
-        fit(small(), Rows(bad), validation, TINY)
+        fit(make_flow(), Rows(bad), validation, TINY)
     with pytest.raises(ValueError, match=r"validation must be finite"):
-        fit(small(), rows, bad, TINY)
+        fit(make_flow(), rows, bad, TINY)
     c = torch.full((500, 1), value)
     with pytest.raises(ValueError, match=r"data\.context must be finite"):
-        fit(small(context=1), Rows(rows.x, c), None, TINY)
+        fit(make_flow(context=1), Rows(rows.x, c), None, TINY)
     with pytest.raises(ValueError, match=r"data\(\) must be finite"):
-        fit(small(), lambda: bad, recipe=TINY)
+        fit(make_flow(), lambda: bad, recipe=TINY)
+
+
+@pytest.mark.parametrize(
+    ("field", "name"), [("exact", "data"), ("low", r"data \(cells\)"), ("offset", r"data \(offsets\)")]
+)
+def test_cells_that_are_not_finite_are_refused_by_name(field, name):
+    cells = Cells(torch.zeros(50, 1), torch.zeros(50, 1).double(), torch.ones(50, 1).double(), torch.zeros(50))
+    flow = Dequantized(make_flow(), exact=[0], cells=[1])
+    fit(flow, Rows(cells), recipe=replace(TINY, max_steps=1))
+    getattr(cells, field)[17] = math.nan
+    with pytest.raises(ValueError, match=rf"{name} must be finite, got .* the first of them row 17"):
+        fit(flow, Rows(cells), recipe=TINY)
 
 
 def test_a_value_error_of_a_flow_is_not_a_bad_step():
@@ -372,7 +388,7 @@ def test_a_value_error_of_a_flow_is_not_a_bad_step():
             return super().forward(c)
 
     with pytest.raises(ValueError, match="something finite is wrong here"):
-        fit(Refusing(2, units=4), *data(), TINY)
+        fit(Refusing(2, units=4), *make_data(), TINY)
 
 
 def test_training_gives_up_when_nothing_is_finite():
@@ -390,19 +406,19 @@ def test_training_gives_up_when_nothing_is_finite():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         with pytest.raises(FloatingPointError, match=r"lower learning_rate, which was 0\.003"):
-            fit(Broken(), *data(), TINY)
+            fit(Broken(), *make_data(), TINY)
 
 
 def test_a_held_out_likelihood_that_is_not_finite_is_reported(monkeypatch):
-    breaking(monkeypatch, step=2, training=False)
+    break_log_likelihood(monkeypatch, step=2, training=False)
     with pytest.warns(RuntimeWarning, match="held-out log-likelihood is nan after step 20"):
-        _, training = fit(small(), *data(), TINY)
+        _, training = fit(make_flow(), *make_data(), TINY)
     assert training.stopped == "max_steps"
     assert len(training.history) == 4
 
 
 def test_logs(tmp_path):
-    fit(small(), *data(), TINY, log_dir=tmp_path)
+    fit(make_flow(), *make_data(), TINY, log_dir=tmp_path)
     with open(next(tmp_path.glob("csv/*/metrics.csv"))) as file:
         rows = list(csv.DictReader(file))
     assert [row["step"] for row in rows] == ["10", "20", "30", "40"]
@@ -413,7 +429,7 @@ def test_logs(tmp_path):
 def test_the_progress_bar_shows_the_likelihood_and_the_patience_left(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "150")
-    fit(small(), *data(), replace(TINY, patience=7), verbose=True)
+    fit(make_flow(), *make_data(), replace(TINY, patience=7), verbose=True)
     shown = capsys.readouterr().err
     assert "nats, held out -" in shown
     assert "patience 7/7" in shown
@@ -437,22 +453,22 @@ def test_context_and_weights():
 def test_batches_are_slices_of_permutations():
     rows = Rows(torch.arange(10.0)[:, None])
     source = RowSource(rows, 5, seed=3)
-    batches = [batch.x for batch in source.batches(range(4))]
+    batches = [batch.x for batch in source.iter_batches(range(4))]
     assert all(len(batch) == 5 for batch in batches)
     assert sorted(torch.cat(batches[:2]).flatten().tolist()) == list(range(10))
-    later = [batch.x for batch in source.batches(range(2, 4))]
+    later = [batch.x for batch in source.iter_batches(range(2, 4))]
     assert torch.equal(torch.cat(later), torch.cat(batches[2:]))
     assert not torch.equal(torch.cat(batches[:2]), torch.cat(batches[2:]))
-    shares = [next(RowSource(rows, 5, 3, rank, 2).batches(range(1))).x for rank in range(2)]
+    shares = [next(RowSource(rows, 5, 3, rank, 2).iter_batches(range(1))).x for rank in range(2)]
     assert sorted(torch.cat(shares).flatten().tolist()) == sorted(batches[0].flatten().tolist())
 
 
 def test_mixed_precision_trains():
-    rows, validation = data()
-    best, training = fit(small(), rows, validation, TINY, fabric=Fabric(accelerator="cpu", precision="bf16-mixed"))
-    exact, _ = fit(small(), rows, validation, TINY)
+    rows, validation = make_data()
+    best, training = fit(make_flow(), rows, validation, TINY, fabric=Fabric(accelerator="cpu", precision="bf16-mixed"))
+    exact, _ = fit(make_flow(), rows, validation, TINY)
     assert training.steps == 40
-    assert not same(best, exact)
+    assert not have_same_state(best, exact)
     scores = [flow().log_prob(validation.x).mean().item() for flow in (best, exact)]
     assert scores[0] == pytest.approx(scores[1], abs=0.1)
 
@@ -460,8 +476,8 @@ def test_mixed_precision_trains():
 def train_on_two(fabric, path):
     """One of two processes, each of which trains on its share of the batches."""
     torch.set_num_threads(1)
-    rows, validation = data()
-    best, training = fit(small(), rows, validation, TINY, fabric=fabric)
+    rows, validation = make_data()
+    best, training = fit(make_flow(), rows, validation, TINY, fabric=fabric)
     torch.save({"state": best.state_dict(), "history": training.history}, f"{path}/{fabric.global_rank}")
 
 
@@ -472,34 +488,34 @@ def test_two_processes_agree_with_one(tmp_path):
     fabric.launch(train_on_two, str(tmp_path))
     first, second = (torch.load(tmp_path / str(rank), weights_only=True) for rank in range(2))
     assert all(torch.equal(value, second["state"][key]) for key, value in first["state"].items())
-    rows, validation = data()
-    alone, training = fit(small(), rows, validation, TINY)
+    rows, validation = make_data()
+    alone, training = fit(make_flow(), rows, validation, TINY)
     for key, value in alone.state_dict().items():
         torch.testing.assert_close(first["state"][key], value, atol=1e-4, rtol=1e-3)
     scores = [entry["validation"] for entry in first["history"]]
     assert scores == pytest.approx([entry["validation"] for entry in training.history], abs=1e-4)
 
 
-def rates(recipe, steps):
+def list_rates(recipe, steps):
     optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=recipe.learning_rate)
     scheduler = recipe.make_scheduler(optimizer)
-    found = []
+    rates = []
     for _ in range(steps):
-        found.append(optimizer.param_groups[0]["lr"])
+        rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    return found
+    return rates
 
 
 def test_learning_rate_schedules():
-    step = rates(Recipe(learning_rate=1.0, schedule="step", halve_every=3), 7)
+    step = list_rates(Recipe(learning_rate=1.0, schedule="step", halve_every=3), 7)
     assert step == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
     recipe = Recipe(
         learning_rate=1.0, schedule="warmup-exponential", warmup_steps=4, hold_steps=6, gamma=0.5, min_learning_rate=0.2
     )
-    assert rates(recipe, 11) == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.5, 0.25, 0.2, 0.2])
-    assert rates(Recipe(learning_rate=1.0, schedule="constant"), 3) == [1, 1, 1]
-    assert rates(Recipe(learning_rate=1.0, schedule="cosine", max_steps=4), 4) == pytest.approx(
+    assert list_rates(recipe, 11) == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.5, 0.25, 0.2, 0.2])
+    assert list_rates(Recipe(learning_rate=1.0, schedule="constant"), 3) == [1, 1, 1]
+    assert list_rates(Recipe(learning_rate=1.0, schedule="cosine", max_steps=4), 4) == pytest.approx(
         [1, 0.5 + 0.125**0.5, 0.5, 0.5 - 0.125**0.5]
     )
 

@@ -501,7 +501,7 @@ def _sample(
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        images, info = flow.sample(number, labels, method=method, progress=verbose, return_info=True)
+        images, info = flow.sample(number, labels, method=method, verbose=verbose, return_info=True)
     return images, info
 
 

@@ -1,4 +1,4 @@
-"""What image flows are given, checked: each error says what to do."""
+"""Checks of images, contexts and shapes for image flows."""
 
 from __future__ import annotations
 
@@ -12,60 +12,69 @@ from torch.nn.functional import one_hot
 
 from elflow._checks import check_counts, check_rows
 
+Images = Tensor | np.ndarray[Any, Any]
+"""Images of integers, `(N, channels, height, width)`."""
+ImageContext = Tensor | np.ndarray[Any, Any] | Sequence[int] | int | None
+"""Classes, vectors, one of either for all images, or None."""
+
 
 def check_shape(shape: Sequence[int], scales: int, channels: int) -> tuple[int, int, int]:
-    """Channels, height and width, if so many scales fit."""
-    given = check_counts("shape", shape)
-    if len(given) != 3:
-        raise ValueError(f"shape must be (channels, height, width), got {tuple(given)}")
-    depth, height, width = given
+    """Channels, height and width; raises an error if the number of scales or channels does not suit them."""
+    sizes = check_counts("shape", shape)
+    if len(sizes) != 3:
+        raise ValueError(f"shape must be (channels, height, width), got {tuple(sizes)}")
+    depth, height, width = sizes
     if width in (1, 3) and depth > 4 and height > 4:
         raise ValueError(
-            f"shape must be (channels, height, width), got {tuple(given)}: write {(width, depth, height)}, and bring "
-            "images into that order with x.permute(0, 3, 1, 2)"
+            f"shape must be (channels, height, width), got {tuple(sizes)}: write {(width, depth, height)}, and move "
+            "the channels of the images to the front with x.permute(0, 3, 1, 2)"
         )
     step = 2 ** (scales - 1)
     if height % step or width % step:
-        fitting = max(s for s in range(1, scales) if height % 2 ** (s - 1) == 0 and width % 2 ** (s - 1) == 0)
+        max_scales = max(s for s in range(1, scales) if height % 2 ** (s - 1) == 0 and width % 2 ** (s - 1) == 0)
         raise ValueError(
-            f"shape must have a height and a width that {scales} scales can halve {scales - 1} times, divisible by "
-            f"{step}, got {height} x {width}: use scales={fitting}, or pad or crop the images"
+            f"shape must have a height and width divisible by {step} for {scales} scales, got {height} x {width}: use "
+            f"scales={max_scales}, or pad or crop the images"
         )
     deepest = depth * step
     if channels < deepest:
         raise ValueError(
-            f"channels must be at least {deepest}, which images of {depth} channels have on the last of {scales} "
-            f"scales, got {channels}"
+            f"channels must be at least {deepest}, the number of image channels on the last of {scales} scales, got "
+            f"{channels}"
         )
     return depth, height, width
 
 
-def check_images(x: Any, shape: tuple[int, int, int], levels: int, device: torch.device) -> Tensor:
-    """Images as vectors of levels, int64 `(N, features)`: channel after channel of one pixel after the other."""
+def check_images(x: Images, shape: tuple[int, int, int], levels: int, device: torch.device) -> Tensor:
+    """Images as vectors of levels, int64 `(N, features)`, ordered by row, column and channel."""
     x = _as_tensor(x)
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a tensor or an array of integers, got {type(x).__name__}")
     if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
-        scaled = f"(x * {levels - 1}).round().to(torch.uint8)"
-        how = "x.to(torch.uint8)" if x.dtype == torch.bool else f"{scaled} if they are in [0, 1]"
-        raise TypeError(f"x must hold integers from 0 to {levels - 1}, got {x.dtype}: convert them, by {how}")
+        scaled = f"(x * {levels - 1}).round().to(torch.uint8) if its values are in [0, 1]"
+        remedy = "x.to(torch.uint8)" if x.dtype == torch.bool else scaled
+        raise TypeError(f"x must hold integers from 0 to {levels - 1}, got {x.dtype}: convert it with {remedy}")
     if x.ndim != 4 or tuple(x.shape[1:]) != shape:
         raise ValueError(
             f"x must have the shape (N, {', '.join(map(str, shape))}), that is (N, channels, height, width), got "
-            f"{tuple(x.shape)}{_hint(tuple(x.shape), shape)}"
+            f"{tuple(x.shape)}{_suggest_remedy(tuple(x.shape), shape)}"
         )
     if x.numel():
         low, high = int(x.min()), int(x.max())
         if low < 0 or high >= levels:
             raise ValueError(
-                f"x must hold integers from 0 to {levels - 1}, got {low} to {high}: build the flow with as many levels "
-                "as the images have, or divide them"
+                f"x must hold integers from 0 to {levels - 1}, got {low} to {high}: build the flow with the number of "
+                "levels of the images, or divide the images"
             )
     return x.to(device).permute(0, 2, 3, 1).flatten(1).long()
 
 
 def _as_tensor(x: Any) -> Any:
-    """Arrays of numbers as tensors. Unsigned integers become signed: of the larger ones torch knows no order."""
+    """Arrays of numbers as tensors; all other values unchanged.
+
+    Unsigned integers become signed, because torch cannot compare the larger unsigned types. Values beyond 2**31 - 1 are
+    clamped: they are out of range in any case.
+    """
     if isinstance(x, np.ndarray) and x.dtype.kind in "iubf":
         if x.dtype.kind == "u":
             x = np.minimum(x.astype(np.uint64), np.uint64(2**31 - 1)).astype(np.int64)
@@ -76,33 +85,37 @@ def _as_tensor(x: Any) -> Any:
     return x
 
 
-def _hint(found: tuple[int, ...], shape: tuple[int, int, int]) -> str:
+def _suggest_remedy(actual: tuple[int, ...], shape: tuple[int, int, int]) -> str:
+    """End of an error message for images of a wrong shape."""
     depth, height, width = shape
-    if found == shape or (depth == 1 and found == (height, width)):
-        return ": one image is a batch of one, x.reshape(1, ...)"
-    if depth == 1 and found[1:] == (height, width):
+    if actual == shape or (depth == 1 and actual == (height, width)):
+        return ": make one image a batch of one with x.reshape(1, ...)"
+    if depth == 1 and actual[1:] == (height, width):
         return ": add the channel with x[:, None]"
-    if found[1:] == (height, width, depth):
+    if actual[1:] == (height, width, depth):
         return ": move the channels to the front with x.permute(0, 3, 1, 2)"
     return ""
 
 
-def condition(c: Any, n: int, classes: int, context: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """The context of n images as vectors `(n, classes or context)`, or None."""
+def encode_context(
+    c: ImageContext, n: int, classes: int, context: int, dtype: torch.dtype, device: torch.device
+) -> Tensor | None:
+    """The context of n images as vectors `(n, classes or context)`, with one-hot classes; None without context."""
     if not classes and not context:
         if c is not None:
-            raise ValueError("c must be None: this flow was built without classes and without a context")
+            raise ValueError(f"c must be None for a flow without classes and without context, got {type(c).__name__}")
         return None
     if classes:
-        return one_hot(_labels(c, n, classes).to(device), classes).to(dtype)
+        return one_hot(_check_labels(c, n, classes).to(device), classes).to(dtype)
     if c is None:
         raise ValueError(f"c must be a context of {context} features, got None")
-    c = torch.as_tensor(_as_tensor(c))
-    check_rows("c", c, context, "context feature")
-    return _one_each("c", c, n, 1).to(dtype=dtype, device=device)
+    vectors = torch.as_tensor(_as_tensor(c))
+    check_rows("c", vectors, context, "context feature")
+    return _expand_to_images(vectors, n, 1).to(dtype=dtype, device=device)
 
 
-def _labels(c: Any, n: int, classes: int) -> Tensor:
+def _check_labels(c: ImageContext, n: int, classes: int) -> Tensor:
+    """Classes of n images, int64 `(n,)`."""
     if c is None:
         raise ValueError(f"c must be classes from 0 to {classes - 1}, got None")
     labels = torch.as_tensor(_as_tensor(c))
@@ -113,13 +126,13 @@ def _labels(c: Any, n: int, classes: int) -> Tensor:
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         wrong = int(labels[(labels < 0) | (labels >= classes)][0]) if labels.ndim else int(labels)
         raise ValueError(f"c must be classes from 0 to {classes - 1}, got {wrong}")
-    return _one_each("c", labels.long(), n, 0)
+    return _expand_to_images(labels.long(), n, 0)
 
 
-def _one_each(name: str, c: Tensor, n: int, dims: int) -> Tensor:
-    """Conditions that all images share, or one for each."""
+def _expand_to_images(c: Tensor, n: int, dims: int) -> Tensor:
+    """Contexts of n images, from one of `dims` dimensions for all or from one for each."""
     if c.ndim == dims:
         return c.expand(n, *c.shape)
     if c.ndim != dims + 1 or len(c) != n:
-        raise ValueError(f"{name} must be one condition or one for each of {n} images, got {tuple(c.shape)}")
+        raise ValueError(f"c must be one context or one for each of {n} images, got the shape {tuple(c.shape)}")
     return c

@@ -1,4 +1,4 @@
-"""Densities of values that are known only up to a cell: discrete, rounded or missing ones."""
+"""Dequantisation: flows over rows with discrete, rounded or missing values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from elflow.nn import InitializesParts
 
 __all__ = ["Cells", "Dequantized"]
 
-CLOSEST = 1e-12
-"""How close to 0 and 1 a point of a cell may lie, so that its normal quantile stays within 7."""
+MIN_PROBABILITY = 1e-12
+"""Minimum distance of a point of a cell from 0 and 1, so that its normal quantile stays within +-7.04."""
 
 
 class Cells(NamedTuple):
-    """Rows of a table as a flow sees them: exact numbers, and cells for discrete or missing values.
+    """Encoded rows of a table: exact numbers for continuous values, and cells for discrete or missing values.
 
     The flow models numbers z. A continuous value has one exact z. Any other value has a cell, an interval of (0, 1);
     z is the normal quantile of a point u drawn from it. With u uniform in the cell,
@@ -27,29 +27,40 @@ class Cells(NamedTuple):
         log p(row) >= E[log p(z) - log phi(z)] + log(width) + offset
 
     where phi is the standard normal density of those z that come from cells.
+
+    The fields are numpy arrays after encoding, and tensors for a flow.
+
+    Example:
+        >>> low = torch.tensor([[0.0], [0.25]], dtype=torch.double)
+        >>> width = torch.tensor([[0.25], [0.75]], dtype=torch.double)
+        >>> Cells(torch.zeros(2, 1), low, width, offset=torch.zeros(2)).width.shape
+        torch.Size([2, 1])
     """
 
     exact: Any
     """The numbers z of continuous values, `(N, E)`."""
     low: Any
-    """Lower ends of cells, `(N, C)`, in double precision; where the width is zero, the number z itself."""
+    """Lower ends of cells, `(N, C)`, in double precision. If the width is zero, z is known, and this is z."""
     width: Any
     """Widths of cells, `(N, C)`."""
     offset: Any
-    """Added to the log-density of each row, `(N,)`."""
+    """Term to add to the log-density of each row, `(N,)`."""
 
 
 class Dequantized(InitializesParts):
-    """A flow over rows that hold cells.
+    """Flow over rows with cells, by dequantisation.
 
-    Its distributions have the log-probability of cells, or rather a lower bound: log p(z) where the points z are drawn
-    from the cells, uniformly or from a distribution that is learned (variational dequantisation, Ho et al., 2019).
+    Points z are drawn from the cells, uniformly or from a learned distribution (variational dequantisation). The
+    log-density of z gives a lower bound, in expectation, of the log-probability of the cells.
+
+    Reference:
+        Flow++: Improving Flow-Based Generative Models with Variational Dequantization (Ho et al., 2019)
 
     Arguments:
-        flow: Any flow over all numbers.
-        exact: Which numbers are known.
-        cells: Which numbers have cells.
-        variational: Whether to learn from where in the cells points are drawn.
+        flow: Any flow over all features.
+        exact: The features that are exact numbers.
+        cells: The features that have cells.
+        variational: Whether to learn the distribution of points in their cells; uniform otherwise.
         context: The number of context features of the flow.
 
     Example:
@@ -68,33 +79,48 @@ class Dequantized(InitializesParts):
         self.flow = flow
         self.exact = list(exact)
         self.cells = list(cells)
-        places = [*self.exact, *self.cells]
-        self.order = sorted(range(len(places)), key=places.__getitem__)
-        features = len(places)
+        columns = [*self.exact, *self.cells]
+        self.order = sorted(range(len(columns)), key=columns.__getitem__)
+        features = len(columns)
         self.noise = (
             ELF(len(cells), features + context, transforms=2, units=8, hidden_features=(64,))
             if variational and cells
             else None
         )
 
+    def extra_repr(self) -> str:
+        return f"exact={self.exact}, cells={self.cells}"
+
     def forward(self, c: Tensor | None = None) -> DequantizedDistribution:
+        """The distribution of rows given their context, `(N, context)`, or None for a flow without context."""
         return DequantizedDistribution(self, c)
 
     def initialize_parts(self, rows: Cells, c: Tensor | None) -> None:
-        """Sets the parts of the learned noise and of the flow."""
+        """Initialises the learned noise and the flow."""
         if self.noise is not None:
-            where = self._where(rows, c)
-            self.noise.initialize(torch.randn_like(where[..., : len(self.cells)]), where)
+            noise_context = self._make_noise_context(rows, c)
+            self.noise.initialize(torch.randn_like(noise_context[..., : len(self.cells)]), noise_context)
         if initialize := getattr(self.flow, "initialize", None):
-            initialize(self.place(rows, c)[0], c)
+            initialize(self.dequantize(rows, c)[0], c)
 
-    def place(self, rows: Cells, c: Tensor | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Numbers z for each row, and what to add to their log-density so that it bounds that of the row.
+    def dequantize(self, rows: Cells, c: Tensor | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Draws a point z for each row.
 
         Arguments:
-            rows: The rows.
-            c: Their context, if any.
-            noise: Where in the cells the points lie, in (0, 1), `(..., C)`; random if left out.
+            rows: N rows with C cells each.
+            c: Their context, `(N, context)`, or None for a flow without context.
+            noise: Positions of the points in their cells, in (0, 1), `(..., C)`, which broadcast to `(..., N, C)`; None
+                for random ones. For a learned distribution these are quantile levels of its base.
+
+        Returns:
+            z, `(..., N, features)`, and the term that makes its log-density a bound for the row, `(..., N)`.
+
+        Example:
+            >>> model = Dequantized(ELF(features=1), exact=[], cells=[0])
+            >>> low, width = torch.zeros(2, 1).double(), torch.ones(2, 1).double()
+            >>> z, log_volume = model.dequantize(Cells(torch.zeros(2, 0), low, width, torch.zeros(2)))
+            >>> z.shape, log_volume.shape
+            (torch.Size([2, 1]), torch.Size([2]))
         """
         if not self.cells:
             return rows.exact, rows.offset
@@ -102,40 +128,53 @@ class Dequantized(InitializesParts):
         if self.noise is not None:
             normal = torch.randn_like(rows.low) if noise is None else torch.special.ndtri(noise)
             normal = normal.to(rows.exact.dtype).expand(torch.broadcast_shapes(normal.shape, rows.low.shape))
-            where = self._where(rows, c).expand(*normal.shape[:-1], -1)
-            v, log_slope = self.noise.transform(where).call_and_ladj(normal)
+            noise_context = self._make_noise_context(rows, c).expand(*normal.shape[:-1], -1)
+            v, log_slope = self.noise.transform(noise_context).call_and_ladj(normal)
             ladj = log_slope + (normal**2 - v**2).sum(-1) / 2
             noise = torch.special.ndtr(v.double())
         elif noise is None:
             noise = torch.rand_like(rows.low)
-        known = rows.width == 0
-        z = torch.special.ndtri((rows.low + rows.width * noise).clamp(CLOSEST, 1 - CLOSEST))
+        is_known = rows.width == 0
+        z = torch.special.ndtri((rows.low + rows.width * noise).clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY))
         log_volume = rows.width.log() + z**2 / 2 + math.log(2 * math.pi) / 2
-        z = torch.where(known, rows.low, z)
-        log_volume = torch.where(known, torch.zeros_like(z), log_volume).sum(-1)
+        z = torch.where(is_known, rows.low, z)
+        log_volume = torch.where(is_known, torch.zeros_like(z), log_volume).sum(-1)
         z = z.to(rows.exact.dtype)
         z = torch.cat([rows.exact.expand(*z.shape[:-1], -1), z], -1)[..., self.order]
         return z, rows.offset + log_volume.to(z.dtype) + ladj
 
-    def _where(self, rows: Cells, c: Tensor | None) -> Tensor:
-        """What the learned noise may look at: each cell's middle, all known numbers, the context."""
-        middle = torch.special.ndtri((rows.low + rows.width / 2).clamp(CLOSEST, 1 - CLOSEST))
+    def _make_noise_context(self, rows: Cells, c: Tensor | None) -> Tensor:
+        """Context of the learned noise: exact numbers, the middle of each cell, and the context of the rows."""
+        middle = torch.special.ndtri((rows.low + rows.width / 2).clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY))
         middle = torch.where(rows.width == 0, rows.low, middle).to(rows.exact.dtype)
         return torch.cat([rows.exact, middle] + ([] if c is None else [c]), -1)
 
 
 class DequantizedDistribution:
-    """What a `Dequantized` flow says under a context: log-densities of rows of cells, and samples z."""
+    """Distribution of rows under a `Dequantized` flow, given a context.
+
+    Arguments:
+        model: The flow.
+        c: The context, `(N, context)`, or None for a flow without context.
+    """
 
     def __init__(self, model: Dequantized, c: Tensor | None) -> None:
         self.model = model
         self.c = c
 
     def log_prob(self, rows: Cells, noise: Tensor | None = None) -> Tensor:
-        """A lower bound, in expectation, of each row's log-density; with noise of `(K, 1, C)`, K bounds of each."""
-        z, extra = self.model.place(rows, self.c, noise)
-        return self.model.flow(self.c).log_prob(z) + extra
+        """Random lower bound, in expectation, of the log-density of each row.
+
+        Arguments:
+            rows: N rows with C cells each.
+            noise: Positions of the points in their cells: see `Dequantized.dequantize`.
+
+        Returns:
+            `(N,)`; with noise of shape `(K, 1, C)`, K bounds for each row, `(K, N)`.
+        """
+        z, log_volume = self.model.dequantize(rows, self.c, noise)
+        return self.model.flow(self.c).log_prob(z) + log_volume
 
     def sample(self, shape: Size | Sequence[int] = (), **options: Any) -> Tensor:
-        """Samples of z, `(*shape, features)`."""
+        """Samples of z, `(*shape, *batch, features)`; `options` are those of the flow's own `sample`."""
         return self.model.flow(self.c).sample(Size(shape), **options)

@@ -1,4 +1,4 @@
-"""The distribution that a flow returns."""
+"""Distribution of a flow: zuko's `NormalizingFlow` with argument checks and a convergence warning."""
 
 from __future__ import annotations
 
@@ -16,28 +16,36 @@ __all__ = ["FlowDistribution"]
 
 
 class FlowDistribution(NormalizingFlow):
-    """zuko's distribution of a flow, which checks its arguments and whether the inverse converged."""
+    """Distribution of a flow, which checks its arguments and warns if an inverse does not converge.
+
+    Example:
+        >>> import elflow
+        >>> dist = elflow.ELF(features=3).eval()()
+        >>> x, log_prob = dist.rsample_and_log_prob((5,))
+        >>> x.shape, torch.allclose(dist.log_prob(x), log_prob, atol=1e-3)
+        (torch.Size([5, 3]), True)
+    """
 
     initialize: Callable[[Tensor], None] | None = None
-    """Called with the data of `log_prob` before they are used: data-dependent initialisation."""
+    """Data-dependent initialisation: `log_prob` calls it with the data before it uses them."""
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Log-density of each row of `(..., features)`, in nats."""
+        """Log-density of points `(..., features)` in nats, `(...)`."""
         normal = self.base.base_dist
         check_rows("x", x, self.event_shape[0], "feature", normal.loc.dtype)
         if self.initialize is not None:
             self.initialize(x)
         z, ladj = self.transform.call_and_ladj(x)
-        return normal.log_prob(z).sum(-1) + ladj  # zuko would ask Independent, which refuses empty batches
+        return normal.log_prob(z).sum(-1) + ladj  # zuko uses torch's Independent, which refuses empty batches
 
     def expand(self, batch_shape: Size, new: Any = None) -> FlowDistribution:
-        """The same distribution with a larger batch shape."""
+        """Expands the distribution to a larger batch shape."""
         expanded = super().expand(batch_shape, new)
         expanded.initialize = self.initialize
         return expanded
 
     def sample(self, sample_shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
-        """Samples without gradients; see `rsample`."""
+        """Samples without gradients, `(*sample_shape, *batch, features)`: see `rsample`."""
         with torch.no_grad():
             return self.rsample(sample_shape, method)
 
@@ -45,7 +53,7 @@ class FlowDistribution(NormalizingFlow):
         """Samples, `(*sample_shape, *batch, features)`, with gradients by implicit differentiation.
 
         Arguments:
-            sample_shape: Shape of the samples for each context.
+            sample_shape: The shape of the samples for each context.
             method: `"exact"` inverts each coordinate in closed form; `"fixed-point"` is the paper's iteration.
         """
         if isinstance(sample_shape, int):
@@ -56,7 +64,7 @@ class FlowDistribution(NormalizingFlow):
         return x
 
     def rsample_and_log_prob(self, sample_shape: Size | Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-        """Samples of `rsample`, and the log-density of each."""
+        """Samples of `rsample`, `(*sample_shape, *batch, features)`, and their log-densities."""
         x = self.rsample(sample_shape)
         z, ladj = self.transform.call_and_ladj(x)
         return x, self.base.base_dist.log_prob(z).sum(-1) + ladj

@@ -1,4 +1,4 @@
-"""ELF in any number of dimensions: a stack of autoregressive exact-Lipschitz transformations."""
+"""ELF: exact-Lipschitz flow over vectors, a stack of autoregressive transformations."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTra
 
 __all__ = ["ELF", "MaskedELFTransform"]
 
-MOST_SCALED = 7.0
-"""The logarithms of scales stay below this."""
-ROW_NUMBERS = 2**19
-"""How many numbers a hypernetwork returns at a time where no gradients are needed."""
+MAX_LOG_SCALE = 7.0
+"""Upper bound of the absolute value of a log-scale, which it never reaches."""
+MAX_OUTPUTS_AT_ONCE = 2**19
+"""Maximum number of outputs of a hypernetwork computed at once if no gradients are needed."""
 
 
 class ELF(LayeredFlow):
-    """An exact-Lipschitz flow.
+    """Exact-Lipschitz flow (ELF).
 
-    With one feature this is the paper's one-dimensional universal density, with more its ELF-AR: each transformation
-    gives every coordinate an increasing one-dimensional network, whose parameters a masked network computes from the
-    coordinates before it and the context. There is an `ActNorm` before each transformation and after the last.
+    With one feature this is the paper's universal density model in one dimension, with several features its ELF-AR.
+    Each transformation applies an increasing one-dimensional network to every coordinate. A masked hypernetwork
+    computes the parameters of that network from the coordinates before it and the context. There is an `ActNorm`
+    before each transformation and after the last.
 
-    The first batch whose log-density is asked for in training mode sets the ActNorms; until then they do nothing.
+    The first batch passed to `log_prob` in training mode initialises the ActNorms; before that they are the identity.
 
     Reference:
         ELF: Exact-Lipschitz Based Universal Density Approximator Flow (Gopal, 2021)
@@ -50,18 +51,20 @@ class ELF(LayeredFlow):
         features: The number of features.
         context: The number of context features. Standardise them: ActNorm only sees the features.
         transforms: The number of autoregressive transformations.
-        units: The units of each one-dimensional network.
+        units: The number of units of each one-dimensional network.
         hidden_features: The widths of the hidden layers of each hypernetwork.
-        bound: The greatest Lipschitz constant of the networks, in (0, 1). Closer to 1 allows steeper changes of density
-            in one transformation: a slope lies between 1 - bound and 1 + bound.
-        activation: What the units compute.
-        order: In which order the features are modelled. `"alternating"` reverses it from one transformation to the
-            next. `"shared"` keeps that of the columns, which makes `conditional_cdf` and `conditional_quantile` exact.
-            So does a permutation of the features. A sequence of permutations gives each transformation its own.
+        bound: The maximum Lipschitz constant of the networks, in (0, 1). The slope of a transformation is between
+            `1 - bound` and `1 + bound`, so a bound close to 1 allows steeper changes of the density.
+        activation: The activation function of the units.
+        order: The order in which the features are modelled. `"alternating"` reverses it from one transformation to the
+            next. `"shared"` keeps the order of the columns in all of them, and a permutation of the features keeps that
+            one: `conditional_cdf` and `conditional_quantile` need such a flow. A sequence of permutations gives each
+            transformation its own order.
         rank: The size of an embedding of each feature before the last layer of the hypernetworks, which saves weights
-            on wide tables; None has no such stage.
-        scale: Whether hypernetworks also scale their coordinates before the networks see them, as those of MAF do.
-            Slopes then have no bound: for data whose spread varies much from row to row, such as image patches.
+            for tables of many columns; None for no embedding.
+        scale: Whether hypernetworks also scale each coordinate before its network, as in MAF. This is an extension by
+            this library and not part of the paper. It removes the bound on the slope of a transformation, which helps
+            with data whose spread varies strongly from row to row, such as image patches.
 
     Example:
         >>> flow = ELF(features=3, context=2, transforms=2, units=16)
@@ -92,7 +95,7 @@ class ELF(LayeredFlow):
         units = check_count("units", units)
         rank = rank if rank is None else check_count("rank", rank)
         hidden_features = check_counts("hidden_features", hidden_features)
-        orders = _orders(order, features, check_count("transforms", transforms))
+        orders = _make_orders(order, features, check_count("transforms", transforms))
         layers: list[LazyTransform] = []
         for layer_order in orders:
             sizes = units, hidden_features, bound, activation
@@ -115,12 +118,17 @@ class ELF(LayeredFlow):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """An untrained flow with the configuration of another one, `flow.config`."""
+        """Builds an untrained flow from the configuration of another one, `flow.config`.
+
+        Example:
+            >>> ELF.from_config(ELF(features=3).config).features
+            3
+        """
         return cls(**config | {"activation": PiecewiseQuadratic(**config["activation"])})
 
     @staticmethod
     def min_numbers(config: dict[str, Any]) -> int:
-        """How many numbers a flow of this configuration stores at least, without building it.
+        """Lower bound of the number of values that a flow of this configuration stores, without building it.
 
         Example:
             >>> flow = ELF(features=3)
@@ -135,13 +143,14 @@ class ELF(LayeredFlow):
         return sizes["transforms"] * (sum(a * b for a, b in pairwise(widths)) + features * sizes["units"])
 
     def conditional_cdf(self, x: Tensor, c: Tensor | None = None) -> Tensor:
-        """F(x_t | the features modelled before t, c) of each feature t, exactly.
+        """Exact conditional CDF of each feature t, F(x_t | features modelled before t, c).
 
-        Of data that follow the flow these are independent and uniform on (0, 1) (probability integral transform).
+        For data that follow the flow, these probabilities are independent and uniform on (0, 1) (probability integral
+        transform).
 
         Arguments:
             x: Points, `(..., features)`.
-            c: The context, `(..., context)`, or None for a flow without one.
+            c: The context, `(..., context)`, or None for a flow without context.
 
         Returns:
             Probabilities, `(..., features)`.
@@ -158,13 +167,15 @@ class ELF(LayeredFlow):
         return torch.special.ndtr(self.transform(c)(x))
 
     def conditional_quantile(self, x: Tensor | None, q: Tensor, c: Tensor | None = None) -> Tensor:
-        """Quantile of each feature t given the features modelled before it: the inverse of `conditional_cdf`.
+        """Exact conditional quantile of each feature t, given the features modelled before it.
+
+        This is the inverse of `conditional_cdf`.
 
         Arguments:
             x: Points, `(..., features)`. The quantile of feature t depends on the features modelled before t; the
                 others may hold any finite number. None is allowed with one feature.
             q: Probabilities, which broadcast to `(..., features)`.
-            c: The context, `(..., context)`, or None for a flow without one.
+            c: The context, `(..., context)`, or None for a flow without context.
 
         Returns:
             Quantiles, `(..., features)`.
@@ -172,14 +183,16 @@ class ELF(LayeredFlow):
         Example:
             >>> flow = ELF(features=3, order="shared")
             >>> x = torch.randn(5, 3)
-            >>> median = flow.conditional_quantile(x, torch.tensor(0.5))[:, 2]  # of the last column, given the others
+            >>> median = flow.conditional_quantile(x, torch.tensor(0.5))[:, 2]  # of the last feature, given the others
+            >>> median.shape
+            torch.Size([5])
         """
         if not isinstance(q, Tensor) or not q.is_floating_point():
             raise TypeError(
                 f"q must be a tensor of floats, got {q.dtype if isinstance(q, Tensor) else type(q).__name__}"
             )
         if not ((q >= 0) & (q <= 1)).all():
-            raise ValueError("q must hold probabilities in [0, 1], got values outside")
+            raise ValueError(f"q must hold probabilities in [0, 1], got {q.min():g} to {q.max():g}")
         if x is None and self.features > 1:
             raise ValueError(f"x must hold the features to condition on, got None for {self.features} features")
         self.check_context(c)
@@ -191,6 +204,7 @@ class ELF(LayeredFlow):
         x = q.new_zeros(1) if x is None else x
         check_rows("x", x, self.features, "feature", self.dtype)
         maps, h = [], x
+        # Given x, every layer is an elementwise map, whose inverse is closed-form.
         for t in self.transform(c).transforms:
             maps.append(t.maps(h, c) if isinstance(t, AutoregressiveTransform) else t)
             h = maps[-1](h)
@@ -202,15 +216,15 @@ class ELF(LayeredFlow):
     def _check_shared_order(self, name: str) -> None:
         if len(set(self.orders)) > 1:
             raise ValueError(
-                f"{name} needs transformations that share one order of the features, got {len(set(self.orders))}: "
-                "build the flow with order='shared' or with a permutation"
+                f"order must be the same in all transformations for {name}, got {len(set(self.orders))} orders: build "
+                "the flow with order='shared' or with a permutation"
             )
 
 
 class MaskedELFTransform(LazyTransform):
-    """One autoregressive transformation: a hypernetwork, and what it makes of each context.
+    """Autoregressive transformation of vectors: a hypernetwork, and the one-dimensional networks that it computes.
 
-    Arguments are those of `ELF`, of which `order` is here a permutation.
+    For the arguments see `ELF`; `order` is a permutation of the features, by default that of the columns.
 
     Example:
         >>> t = MaskedELFTransform(features=3, order=(2, 0, 1))
@@ -246,7 +260,7 @@ class MaskedELFTransform(LazyTransform):
             check_counts("hidden_features", hidden_features),
             self.order,
             rank if rank is None else check_count("rank", rank),
-            more=1 if scale else 0,
+            extra_outputs=1 if scale else 0,
         )
 
     def extra_repr(self) -> str:
@@ -255,46 +269,48 @@ class MaskedELFTransform(LazyTransform):
 
     def forward(self, c: Tensor | None = None) -> Transform:
         return AutoregressiveTransform(
-            self._maps,
+            self._compute_maps,
             c,
             sweeps=len(self.hyper.dependent),
             order=self.order,
-            start=self._start if self.hyper.free else None,
-            rows=max(256, ROW_NUMBERS // (bump_size(self.hyper.units) * self.features)),
+            start=self._invert_free if self.hyper.free else None,
+            rows=max(256, MAX_OUTPUTS_AT_ONCE // (bump_size(self.hyper.units) * self.features)),
         )
 
-    def _maps(self, x: Tensor, c: Tensor | None) -> Elementwise:
+    def _compute_maps(self, x: Tensor, c: Tensor | None) -> Elementwise:
         if not self.hyper.dependent:
-            return self._bumps(self.hyper.first)
-        dependent = self._bumps(self.hyper(x, c).to(x.dtype))  # autocast computes the hypernetwork in less
+            return self._make_bumps(self.hyper.first)
+        dependent = self._make_bumps(self.hyper(x, c).to(x.dtype))  # autocast may return a lower precision
         if not self.hyper.free:
             return dependent
-        return ColumnsTransform([self.hyper.free, self.hyper.dependent], [self._bumps(self.hyper.first), dependent])
+        return ColumnsTransform(
+            [self.hyper.free, self.hyper.dependent], [self._make_bumps(self.hyper.first), dependent]
+        )
 
-    def _start(self, y: Tensor) -> Tensor:
-        """y, but with the coordinate that depends on nothing already inverted."""
+    def _invert_free(self, y: Tensor) -> Tensor:
+        """First guess of the inverse: y with the coordinate that depends on nothing already inverted."""
         x, free = y.clone(), list(self.hyper.free)
-        x[..., free] = self._bumps(self.hyper.first).inv(y[..., free])
+        x[..., free] = self._make_bumps(self.hyper.first).inv(y[..., free])
         return x
 
-    def _bumps(self, phi: Tensor) -> BumpTransform | ScaledTransform:
+    def _make_bumps(self, phi: Tensor) -> BumpTransform | ScaledTransform:
         if not self.scale:
             return BumpTransform(phi, self.hyper.units, self.bound, self.activation)
         bumps = BumpTransform(phi[..., :-1].contiguous(), self.hyper.units, self.bound, self.activation)
-        steep = phi[..., -1]
-        return ScaledTransform(steep / (1 + steep.abs() / MOST_SCALED), bumps)
+        log_scale = phi[..., -1]
+        return ScaledTransform(log_scale / (1 + log_scale.abs() / MAX_LOG_SCALE), bumps)
 
 
-def _orders(order: Any, features: int, transforms: int) -> tuple[tuple[int, ...], ...]:
-    """The order of each transformation."""
+def _make_orders(order: object, features: int, transforms: int) -> tuple[tuple[int, ...], ...]:
+    """The order of the features in each transformation."""
     columns = tuple(range(features))
     if isinstance(order, str):
         check_choice("order", order, ["alternating", "shared"])
         second = columns if order == "shared" else columns[::-1]
         return tuple(columns if layer % 2 == 0 else second for layer in range(transforms))
-    given = as_list(order) if isinstance(order, Iterable) else order
-    if isinstance(given, list) and given and all(isinstance(o, Iterable) for o in given):
-        if len(given) != transforms:
-            raise ValueError(f"order must hold one permutation for each of {transforms} transforms, got {len(given)}")
-        return tuple(check_order(o, features) for o in given)
-    return (check_order(given, features),) * transforms
+    items = as_list(order) if isinstance(order, Iterable) else order
+    if isinstance(items, list) and items and all(isinstance(item, Iterable) for item in items):
+        if len(items) != transforms:
+            raise ValueError(f"order must hold one permutation for each of {transforms} transforms, got {len(items)}")
+        return tuple(check_order(item, features) for item in items)
+    return (check_order(items, features),) * transforms

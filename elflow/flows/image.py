@@ -1,20 +1,21 @@
-"""ImageELF: the likelihood of images, and images from it."""
+"""ImageELF: exact-Lipschitz flow over images of integers, with dequantisation, scoring and sampling."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
+from functools import partial
 from typing import Any, Self
 
 import torch
+from rich.console import Console
+from rich.progress import Progress
 from torch import Size, Tensor
 from torch.distributions import Distribution
 
 from elflow._checks import check_bound, check_choice, check_count, check_counts, check_rows
 from elflow.activations import FELU, PiecewiseQuadratic, check_activation
-from elflow.flows._image_input import check_images, condition
-from elflow.flows._progress import settling
+from elflow.flows._image_input import ImageContext, Images, check_images, encode_context
 from elflow.flows.levels import Levels
 from elflow.flows.multiscale import ConvolutionalELFTransform, MultiscaleELF
 from elflow.flows.noise import DEQUANTIZATIONS, ImageNoise
@@ -25,38 +26,38 @@ __all__ = ["ImageELF"]
 
 MAX_SCALES = 32
 """Maximum number of scales of a model in a file."""
-START = 512
-"""How many images set the ActNorms."""
-AT_ONCE = 2**18
-"""How many numbers are scored at a time where no gradients are needed."""
+N_INITIAL_IMAGES = 512
+"""Number of images that initialise the ActNorms."""
+MAX_NUMBERS_AT_ONCE = 2**18
+"""Maximum number of coordinates (images times features) scored at once if no gradients are needed."""
 
 
 class ImageELF(InitializesParts):
-    """An exact-Lipschitz flow over images of whole numbers: the paper's image model.
+    """Exact-Lipschitz flow over images of integers: the paper's image model.
 
-    A pixel's level is a cell of (0, 1), in which a point is drawn; its logit is what the flow sees. What `log_prob`
-    says of such a point is, on average, a lower bound of the image's log-probability.
+    Dequantisation maps each level of a pixel to a cell of (0, 1), draws a point in it, and passes its logit to the
+    flow. The expected value of `log_prob` is therefore a lower bound of the log-probability of the image.
 
-    The first batch whose log-probability is asked for in training mode sets the ActNorms, and the widths of the cells.
+    The first batch passed to `log_prob` in training mode initialises the ActNorms and the widths of the cells.
 
     Reference:
         ELF: Exact-Lipschitz Based Universal Density Approximator Flow (Gopal, 2021)
 
     Arguments:
         shape: Channels, height and width.
-        levels: How many values a pixel can have: 0 to `levels - 1`.
+        levels: The number of values that a pixel can have: 0 to `levels - 1`.
         scales: The number of scales; height and width must be divisible by 2 to the power of `scales - 1`.
         transforms: The number of autoregressive transformations on each scale.
-        units: The units of each one-dimensional network.
+        units: The number of units of each one-dimensional network.
         channels: The width of the hypernetworks.
-        blocks: The residual blocks of each hypernetwork.
-        dequantization: How points are drawn: `"uniform"`, or `"variational"` from a distribution that is learned.
-        warp: How wide cells are. `"none"`: all the same. `"zeros"`: that of level 0 as wide as its share of all pixels,
-            the others the same, as in the paper for MNIST. `"histogram"`: each as wide as its level's share.
-        classes: The number of classes, if images are conditioned on theirs.
-        context: The number of context features, if images are conditioned on a vector.
-        bound: The greatest Lipschitz constant of the one-dimensional networks, in (0, 1).
-        activation: What their units compute.
+        blocks: The number of residual blocks of each hypernetwork.
+        dequantization: Distribution of the points in their cells: `"uniform"`, or `"variational"` for a learned one.
+        warp: Widths of the cells. `"none"`: all equal. `"zeros"`: the width of level 0 is its share of all pixels, the
+            others are equal, as in the paper for MNIST. `"histogram"`: each width is the share of the level.
+        classes: The number of classes, for a distribution of images given their class.
+        context: The number of context features, for a distribution of images given a vector.
+        bound: The maximum Lipschitz constant of the one-dimensional networks, in (0, 1).
+        activation: The activation function of their units.
 
     Example:
         >>> img = ImageELF((1, 8, 8), levels=17, scales=2, transforms=1, units=8, channels=8, blocks=1)
@@ -118,12 +119,12 @@ class ImageELF(InitializesParts):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """An untrained flow with the configuration of another one, `flow.config`."""
+        """Builds an untrained flow from the configuration of another one, `flow.config`."""
         return cls(**config | {"activation": PiecewiseQuadratic(**config["activation"])})
 
     @staticmethod
     def min_numbers(config: dict[str, Any]) -> int:
-        """How many numbers a flow of this configuration stores at least, without building it."""
+        """Lower bound of the number of values that a flow of this configuration stores, without building it."""
         names = "scales", "transforms", "units", "channels", "blocks"
         scales, transforms, units, channels, blocks = (check_count(name, config[name]) for name in names)
         if scales > MAX_SCALES:
@@ -135,196 +136,249 @@ class ImageELF(InitializesParts):
 
     @property
     def levels(self) -> int:
-        """How many values a pixel can have."""
+        """The number of values that a pixel can have."""
         return self.cells.levels
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the flow computes in."""
+        """The dtype of the parameters."""
         return self.flow.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the flow is."""
-        return self.cells.share.device
+        """The device of the parameters."""
+        return self.cells.widths.device
 
-    def forward(self, c: Any = None) -> ImageDistribution:
+    def forward(self, c: ImageContext = None) -> ImageDistribution:
         """The distribution p(x | c).
 
         Arguments:
-            c: Classes `(N,)` or one class, vectors `(N, context)` or one vector; None for a flow without either.
+            c: Classes `(N,)` or one class, vectors `(N, context)` or one vector; None for a flow without context.
         """
         return ImageDistribution(self, c)
 
-    def initialize_parts(self, x: Any, c: Any) -> None:
-        """Sets the widths of cells, and the ActNorms.
+    def initialize_parts(self, x: Images, c: ImageContext) -> None:
+        """Initialises the widths of the cells from all images, and the ActNorms from 512 of them.
 
         Arguments:
-            x: Images, integers `(N, channels, height, width)`; the ActNorms see 512 of them.
-            c: Their classes `(N,)` or vectors `(N, context)`; None for a flow without either.
+            x: Images, integers `(N, channels, height, width)`.
+            c: Their classes `(N,)` or vectors `(N, context)`; None for a flow without context.
         """
-        levels = self._levels(x)
-        condition = self._condition(c, len(levels))
+        levels = self._check_images(x)
+        context = self._encode_context(c, len(levels))
         self.cells.initialize(levels)
-        some = slice(None, None, max(1, len(levels) // START))  # from all over: the first may be of one class
-        levels, condition = levels[some][:START], None if condition is None else condition[some][:START]
+        # Every k-th image: the first ones may all be of one class.
+        some = slice(None, None, max(1, len(levels) // N_INITIAL_IMAGES))
+        levels = levels[some][:N_INITIAL_IMAGES]
+        context = None if context is None else context[some][:N_INITIAL_IMAGES]
         if self.noise is not None:
             self.noise.initialize(levels)
-        self.flow.initialize(self._dequantized(levels)[0], condition)
+        self.flow.initialize(self._dequantize(levels)[0], context)
 
-    def log_prob(self, x: Any, c: Any = None) -> Tensor:
-        """A lower bound, on average, of the log-probability of each image, in nats.
+    def log_prob(self, x: Images, c: ImageContext = None) -> Tensor:
+        """Random lower bound, in expectation, of the log-probability of each image, in nats.
 
         Arguments:
             x: Images, integers `(N, channels, height, width)`.
-            c: Their classes `(N,)` or vectors `(N, context)`, or one for all; None for a flow without either.
+            c: Their classes `(N,)` or vectors `(N, context)`, or one for all; None for a flow without context.
+
+        Returns:
+            `(N,)`.
         """
-        levels = self._levels(x)
+        levels = self._check_images(x)
         if self.training and not self.initialized and len(levels):
             self.initialize(x, c)
-        return self._bound(levels, self._condition(c, len(levels)))
+        return self._compute_bound(levels, self._encode_context(c, len(levels)))
 
     @torch.no_grad()
-    def bits_per_dim(self, x: Any, c: Any = None, samples: int = 1) -> Tensor:
-        """An upper bound, on average, of the bits that each image takes, for each of its numbers.
+    def bits_per_dim(self, x: Images, c: ImageContext = None, n_draws: int = 1) -> Tensor:
+        """Random upper bound, in expectation, of the bits per dimension of each image.
 
         Arguments:
             x: Images, integers `(N, channels, height, width)`.
-            c: Their classes `(N,)` or vectors `(N, context)`, or one for all; None for a flow without either.
-            samples: How many points of the cells each bound is from: the more, the tighter it is (importance weighting,
-                Burda et al., 2016).
+            c: Their classes `(N,)` or vectors `(N, context)`, or one for all; None for a flow without context.
+            n_draws: The number of points of the cells that a bound is computed from. More points make it tighter
+                (importance-weighted bound, Burda et al., 2016).
+
+        Returns:
+            `(N,)`.
 
         Example:
             >>> img = ImageELF((1, 2, 2), levels=2, scales=1, transforms=1, units=4, channels=4, blocks=1)
-            >>> img.bits_per_dim(torch.tensor([[[[0, 1], [1, 0]]]]), samples=100).shape
+            >>> img.bits_per_dim(torch.tensor([[[[0, 1], [1, 0]]]]), n_draws=100).shape
             torch.Size([1])
         """
-        levels = self._levels(x)
-        parts = self._parts(levels, self._condition(c, len(levels)), check_count("samples", samples))
-        nats = torch.cat([self._average(*part, samples) for part in parts])
+        levels = self._check_images(x)
+        blocks = self._split(levels, self._encode_context(c, len(levels)), check_count("n_draws", n_draws))
+        nats = torch.cat([self._compute_weighted_bound(*block, n_draws) for block in blocks])
         return -nats / (self.flow.features * math.log(2))
 
     def sample(
         self,
         n: int,
-        c: Any = None,
+        c: ImageContext = None,
         method: str = "exact",
         tol: float | None = None,
-        progress: bool = False,
+        verbose: bool = False,
         return_info: bool = False,
     ) -> Any:
-        """New images.
+        """Samples images.
 
         Arguments:
-            n: How many.
-            c: One class or vector for all of them, or classes `(n,)` or vectors `(n, context)`.
-            method: How layers are inverted: see `elflow.transforms.METHODS`.
+            n: The number of images.
+            c: One class or vector for all images, or classes `(n,)` or vectors `(n, context)`.
+            method: Method that inverts the layers: see `elflow.transforms.METHODS`.
             tol: The residual at which an image has settled in a layer: see `elflow.transforms.invert`.
-            progress: Whether to show a progress bar.
-            return_info: Whether to return how it went as well.
+            verbose: Whether to show a progress bar.
+            return_info: Whether to return the diagnostics of the inverse as well.
 
         Returns:
             Images, uint8 `(n, channels, height, width)`; with `return_info` also an `InverseInfo`, whose `calls` are
-            the evaluations of each layer's hypernetwork.
+            the numbers of evaluations of each layer's hypernetwork.
+
+        Example:
+            >>> img = ImageELF((1, 4, 4), levels=4, scales=2, transforms=1, units=4, channels=4, blocks=1, classes=3)
+            >>> img.sample(2, c=[0, 2]).shape
+            torch.Size([2, 1, 4, 4])
+            >>> images, info = img.sample(2, c=1, return_info=True)
+            >>> len(info.calls), info.converged
+            (2, True)
         """
         z = torch.randn(check_count("n", n, least=0), self.flow.features, dtype=self.dtype, device=self.device)
-        return self.decode(z, c, method, tol, progress, return_info)
+        return self.decode(z, c, method, tol, verbose, return_info)
 
     @torch.no_grad()
-    def encode(self, x: Any, c: Any = None) -> Tensor:
-        """Images in latent space, `(N, features)`, each pixel from the middle of its cell."""
-        levels = self._levels(x)
+    def encode(self, x: Images, c: ImageContext = None) -> Tensor:
+        """Maps images to latent space, with the middle of its cell for each pixel.
+
+        Arguments:
+            x: Images, integers `(N, channels, height, width)`.
+            c: Their classes `(N,)` or vectors `(N, context)`, or one for all; None for a flow without context.
+
+        Returns:
+            `(N, features)`, where `features` is `channels * height * width`.
+
+        Example:
+            >>> img = ImageELF((1, 4, 4), levels=4, scales=2, transforms=1, units=4, channels=4, blocks=1)
+            >>> x = torch.randint(4, (5, 1, 4, 4))
+            >>> z = img.encode(x)
+            >>> z.shape, bool((img.decode(z) == x).all())
+            (torch.Size([5, 16]), True)
+        """
+        levels = self._check_images(x)
         middle = torch.full(levels.shape, 0.5, dtype=self.dtype, device=self.device)
-        y, _ = self.cells.place(levels, middle, middle)
-        return self.flow.transform(self._condition(c, len(levels)))(y)
+        y, _ = self.cells.dequantize(levels, middle, middle)
+        return self.flow.transform(self._encode_context(c, len(levels)))(y)
 
     @torch.no_grad()
     def decode(
         self,
         z: Tensor,
-        c: Any = None,
+        c: ImageContext = None,
         method: str = "exact",
         tol: float | None = None,
-        progress: bool = False,
+        verbose: bool = False,
         return_info: bool = False,
     ) -> Any:
-        """Images from latent space `(N, features)`. For the arguments and what it returns see `sample`."""
+        """Maps latent points `(N, features)` to images; for the other arguments and the result see `sample`."""
         check_rows("z", z, self.flow.features, "feature", self.dtype)
         if z.ndim != 2:
             raise ValueError(f"z must have the shape (N, {self.flow.features}), got {tuple(z.shape)}")
-        transform = self.flow.transform(self._condition(c, len(z)))
+        transform = self.flow.transform(self._encode_context(c, len(z)))
         layers = sum(isinstance(m, ConvolutionalELFTransform) for m in self.flow.modules())
-        with settling("sampling", len(z) * layers) if progress else nullcontext() as settled:
-            y, info = invert(transform, z, tol, method, settled)
+        with Progress(console=Console(stderr=True), transient=True, disable=not verbose) as bar:
+            task = bar.add_task("sampling", total=len(z) * layers)
+            y, info = invert(transform, z, tol, method, partial(bar.advance, task))
         channels, height, width = self.shape
-        images = self.cells.level(y).reshape(-1, height, width, channels).permute(0, 3, 1, 2).contiguous()
+        images = self.cells.quantize(y).reshape(-1, height, width, channels).permute(0, 3, 1, 2).contiguous()
         if return_info:
             return images, info
         if not info.converged:
             warn_not_converged(info)
         return images
 
-    def reconstruct(self, x: Any, c: Any = None) -> Tensor:
-        """Images to latent space and back, uint8 `(N, channels, height, width)`: the same images, if all is well."""
+    def reconstruct(self, x: Images, c: ImageContext = None) -> Tensor:
+        """Maps images to latent space and back, which returns the same images unless the inverse fails.
+
+        Arguments:
+            x: Images, integers `(N, channels, height, width)`.
+            c: Their classes `(N,)` or vectors `(N, context)`, or one for all; None for a flow without context.
+
+        Returns:
+            uint8 `(N, channels, height, width)`.
+        """
         return self.decode(self.encode(x, c), c)
 
-    def _levels(self, x: Any) -> Tensor:
+    def _check_images(self, x: Images) -> Tensor:
         return check_images(x, self.shape, self.levels, self.device)
 
-    def _condition(self, c: Any, n: int) -> Tensor | None:
-        return condition(c, n, self.classes, self.context, self.dtype, self.device)
+    def _encode_context(self, c: ImageContext, n: int) -> Tensor | None:
+        return encode_context(c, n, self.classes, self.context, self.dtype, self.device)
 
-    def _bound(self, levels: Tensor, c: Tensor | None) -> Tensor:
-        """A lower bound of the log-probability of each image from one point of its cells."""
-        parts = [(levels, c)] if torch.is_grad_enabled() else self._parts(levels, c)
+    def _compute_bound(self, levels: Tensor, c: Tensor | None) -> Tensor:
+        """Lower bound of the log-probability of each image, from one point of its cells, `(N,)`."""
+        blocks = [(levels, c)] if torch.is_grad_enabled() else self._split(levels, c)
         bounds = []
-        for part, context in parts:
-            y, extra = self._dequantized(part)
-            # Not flow(context): only `initialize` may set the ActNorms, together with the cells.
-            bounds.append(self.flow.distribution(context).log_prob(y) + extra)
+        for block, context in blocks:
+            y, log_volume = self._dequantize(block)
+            # Not flow(context), which would set the ActNorms: only `initialize` may, together with the cells.
+            bounds.append(self.flow.make_distribution(context).log_prob(y) + log_volume)
         return torch.cat(bounds)
 
-    def _average(self, levels: Tensor, c: Tensor | None, samples: int) -> Tensor:
-        """The logarithm of the mean of what so many bounds of each image's probability say."""
-        at_once = max(1, AT_ONCE // (self.flow.features * max(1, len(levels))))
+    def _compute_weighted_bound(self, levels: Tensor, c: Tensor | None, n_draws: int) -> Tensor:
+        """Importance-weighted bound: log of the mean of exp(bound) over `n_draws` bounds of each image, `(N,)`."""
+        max_copies = max(1, MAX_NUMBERS_AT_ONCE // (self.flow.features * max(1, len(levels))))
         sums = []
-        for copies in [min(at_once, samples - done) for done in range(0, samples, at_once)]:
-            bound = self._bound(levels.repeat(copies, 1), None if c is None else c.repeat(copies, 1))
+        for copies in [min(max_copies, n_draws - done) for done in range(0, n_draws, max_copies)]:
+            bound = self._compute_bound(levels.repeat(copies, 1), None if c is None else c.repeat(copies, 1))
             sums.append(bound.view(copies, len(levels)).logsumexp(0))
-        return torch.stack(sums).logsumexp(0) - math.log(samples)
+        return torch.stack(sums).logsumexp(0) - math.log(n_draws)
 
-    def _parts(self, levels: Tensor, c: Tensor | None, copies: int = 1) -> list[tuple[Tensor, Tensor | None]]:
-        """Some images at a time with the context of each, as many as may be scored at once in so many copies."""
-        size = max(1, AT_ONCE // (self.flow.features * copies))
+    def _split(self, levels: Tensor, c: Tensor | None, copies: int = 1) -> list[tuple[Tensor, Tensor | None]]:
+        """Blocks of images with their context, each small enough to score `copies` copies of it at once."""
+        size = max(1, MAX_NUMBERS_AT_ONCE // (self.flow.features * copies))
         contexts = [None] * len(levels.split(size)) if c is None else c.split(size)
         return list(zip(levels.split(size), contexts, strict=True))
 
-    def _dequantized(self, levels: Tensor) -> tuple[Tensor, Tensor]:
-        """Real numbers y in the cells of levels, and what to add to their log-density for a bound of the image's."""
+    def _dequantize(self, levels: Tensor) -> tuple[Tensor, Tensor]:
+        """Draws logits y from the cells of levels.
+
+        Returns y, `(N, features)`, and the term that makes its log-density a bound for the image, `(N,)`.
+        """
         if self.noise is None:
             u = torch.rand(levels.shape, dtype=torch.double, device=levels.device)
-            y, log_volume = self.cells.place(levels, u, 1 - u)
+            y, log_volume = self.cells.dequantize(levels, u, 1 - u)
             return y.to(self.dtype), log_volume.to(self.dtype)
-        u, rest, log_q = self.noise(levels)
-        y, log_volume = self.cells.place(levels, u, rest)
+        u, complement, log_q = self.noise(levels)
+        y, log_volume = self.cells.dequantize(levels, u, complement)
         return y.to(self.dtype), log_volume.to(self.dtype) - log_q
 
 
 class ImageDistribution(Distribution):
-    """What an `ImageELF` says of images under a context."""
+    """Distribution of images under an `ImageELF`, given a context.
 
-    def __init__(self, model: ImageELF, c: Any) -> None:
+    Arguments:
+        model: The flow.
+        c: Classes `(N,)` or one class, vectors `(N, context)` or one vector; None for a flow without context.
+
+    Example:
+        >>> img = ImageELF((1, 4, 4), levels=4, scales=1, transforms=1, units=4, channels=4, blocks=1, classes=3)
+        >>> img([0, 1, 2]).sample((2,)).shape
+        torch.Size([2, 3, 1, 4, 4])
+    """
+
+    def __init__(self, model: ImageELF, c: ImageContext) -> None:
         self.model = model
         self.c = None if c is None else torch.as_tensor(c)
         batch = Size() if self.c is None else self.c.shape[: self.c.ndim - bool(model.context)]
         super().__init__(batch, Size(model.shape), validate_args=False)
 
-    def log_prob(self, x: Any) -> Tensor:
-        """As `ImageELF.log_prob`."""
+    def log_prob(self, x: Images) -> Tensor:
+        """Random lower bound of the log-probability of each image: see `ImageELF.log_prob`."""
         return self.model.log_prob(x, self.c)
 
     def sample(self, sample_shape: Size | Sequence[int] = ()) -> Tensor:
-        """Images, uint8 `(*sample_shape, *batch, channels, height, width)`."""
+        """Samples images, uint8 `(*sample_shape, *batch, channels, height, width)`."""
         if isinstance(sample_shape, int):
             raise TypeError(f"sample_shape must be a tuple, got {sample_shape}: write ({sample_shape},)")
         shape, c = Size([*sample_shape, *self.batch_shape]), self.c

@@ -1,4 +1,4 @@
-"""Base class of elflow's flows: a stack of layers from data to a standard normal distribution."""
+"""Base class of flows that are a stack of layers with a standard normal base."""
 
 from __future__ import annotations
 
@@ -21,12 +21,18 @@ __all__ = ["LayeredFlow"]
 
 
 class LayeredFlow(InitializesParts, Flow):
-    """A stack of layers from data to a standard normal distribution.
+    """Flow as a stack of layers from data to a standard normal distribution.
 
     Arguments:
-        layers: Lazy transforms of `(..., features)`. Those with a method `initialize(x)` are set from the first batch.
-        features: Number of features.
-        context: Number of context features.
+        layers: Lazy transforms of `(..., features)`. The first batch initialises those with a method `initialize(x)`.
+        features: The number of features.
+        context: The number of context features.
+
+    Example:
+        >>> from elflow.nn import ActNorm
+        >>> flow = LayeredFlow([ActNorm(2)], features=2, context=0)
+        >>> flow.inverse(torch.ones(1, 2))
+        tensor([[1., 1.]], grad_fn=<AddBackward0>)
     """
 
     transform: LazyStack
@@ -42,14 +48,19 @@ class LayeredFlow(InitializesParts, Flow):
         """The distribution p(x | c).
 
         Arguments:
-            c: The context, `(..., context)`, or None for a flow without one.
+            c: The context, `(..., context)`, or None for a flow without context.
         """
         if self.training and not self.initialized and not torch.compiler.is_exporting():
-            return self.distribution(c, initialize=True)
-        return self.distribution(c)
+            return self.make_distribution(c, initialize=True)
+        return self.make_distribution(c)
 
-    def distribution(self, c: Tensor | None = None, initialize: bool = False) -> FlowDistribution:
-        """The distribution p(x | c), whose `log_prob` initialises the layers only if told so."""
+    def make_distribution(self, c: Tensor | None = None, initialize: bool = False) -> FlowDistribution:
+        """The distribution p(x | c); with `initialize`, its `log_prob` initialises the layers.
+
+        Arguments:
+            c: The context, `(..., context)`, or None for a flow without context.
+            initialize: Whether the first batch of `log_prob` initialises the layers.
+        """
         self.check_context(c)
         base = self.base() if c is None else self.base().expand(c.shape[:-1])
         distribution = FlowDistribution(self.transform(c), base)
@@ -58,7 +69,7 @@ class LayeredFlow(InitializesParts, Flow):
         return distribution
 
     def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
-        """Sets each layer from what the layers before it make of a batch `(..., features)`."""
+        """Initialises each layer from a batch `(..., features)`, transformed by the layers before it."""
         check_rows("x", x, self.features, "feature")
         if c is not None:
             x = x.expand(*torch.broadcast_shapes(x.shape[:-1], c.shape[:-1]), -1)
@@ -75,19 +86,19 @@ class LayeredFlow(InitializesParts, Flow):
         method: str = "exact",
         return_info: bool = False,
     ) -> Any:
-        """From latent space to data.
+        """Maps latent points to data.
 
         Arguments:
             z: Latent points, `(..., features)`.
-            c: The context, `(..., context)`, or None for a flow without one.
-            tol: When a row has settled, and how large the residual may be: see `elflow.transforms.invert`.
-            method: `"exact"` inverts each coordinate in closed form; `"fixed-point"` and `"sequential"` are there
-                for comparison: see `elflow.transforms.METHODS`.
-            return_info: Whether to return how it went as well.
+            c: The context, `(..., context)`, or None for a flow without context.
+            tol: The residual at which a row has settled: see `elflow.transforms.invert`.
+            method: `"exact"` inverts each coordinate in closed form; `"fixed-point"` and `"sequential"` exist for
+                comparison: see `elflow.transforms.METHODS`.
+            return_info: Whether to return the diagnostics of the inverse as well.
 
         Returns:
             x, `(..., features)`; with `return_info` also an `InverseInfo` of sweeps, residual and convergence.
-            Without it, an inverse that has not converged warns.
+            Without it, there is a `ConvergenceWarning` if the inverse has not converged.
 
         Example:
             >>> import elflow
@@ -107,21 +118,21 @@ class LayeredFlow(InitializesParts, Flow):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the flow computes in."""
+        """The dtype of the parameters."""
         return next(self.transform.parameters()).dtype
 
     def check_context(self, c: Tensor | None) -> None:
-        """That a context is there if and only if there must be one, and that it has the right shape."""
+        """Raises an error unless c is a context of the right shape, or None for a flow without context."""
         if self.context and c is None:
             raise ValueError(f"c must be a context of {self.context} features, got None")
         if c is not None:
             if not self.context:
-                raise ValueError("c must be None: this flow was built without a context (context=0)")
+                raise ValueError(f"c must be None for a flow built with context=0, got the shape {tuple(c.shape)}")
             check_rows("c", c, self.context, "context feature", self.dtype)
 
 
 class LazyStack(LazyComposedTransform):
-    """zuko's composition of lazy transforms, which makes a `StackTransform`."""
+    """Composition of lazy transforms whose result is a `StackTransform`."""
 
     def forward(self, c: Tensor | None = None) -> StackTransform:
         return StackTransform([t(c) for t in self.transforms])

@@ -1,4 +1,4 @@
-"""ELF over images as vectors: masked convolutions, on several scales."""
+"""Multiscale ELF over images of real numbers, with masked convolutions as hypernetworks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zuko.transforms import PermutationTransform
 
 from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.flows._image_input import check_shape
-from elflow.flows.elf import ROW_NUMBERS
+from elflow.flows.elf import MAX_OUTPUTS_AT_ONCE
 from elflow.flows.layered import LayeredFlow
 from elflow.functional import bump_size
 from elflow.nn import ActNorm, ImageHypernetwork
@@ -24,25 +24,25 @@ Shape = tuple[int, int, int]
 
 
 class MultiscaleELF(LayeredFlow):
-    """An exact-Lipschitz flow over images of real numbers, given as vectors.
+    """Exact-Lipschitz flow over images of real numbers, given as vectors.
 
-    A vector holds channel after channel of one pixel after the other, row by row. On each scale there are some
-    transformations, in raster order and reversed by turns, with an `ActNorm` before each and after the last. Between
-    two scales, 2x2 pixels become one with four times the channels, and half of the channels are done: they go to
-    latent space as they are.
+    A vector is ordered by row, column and channel. Each scale has several transformations, alternately in raster order
+    and in reversed order, with an `ActNorm` before each and after the last. Between two scales, each block of 2x2
+    pixels becomes one pixel with four times the channels. Half of these channels are factored out: they are part of
+    the latent vector, and the next scales do not transform them.
 
     Arguments:
         shape: Channels, height and width.
         context: The number of context features.
         scales: The number of scales; height and width must be divisible by 2 to the power of `scales - 1`.
         transforms: The number of transformations on each scale.
-        units: The units of each one-dimensional network.
+        units: The number of units of each one-dimensional network.
         channels: The width of the hypernetworks.
-        blocks: The residual blocks of each hypernetwork.
-        bound: The greatest Lipschitz constant of the networks, in (0, 1).
-        activation: What the units compute.
-        image: Whether a context is an image, with `context` channels, which all transformations see as it is. There can
-            be one scale only.
+        blocks: The number of residual blocks of each hypernetwork.
+        bound: The maximum Lipschitz constant of the networks, in (0, 1).
+        activation: The activation function of the units.
+        image: Whether the context is an image with `context` channels and the height and width of x. This requires
+            `scales=1`.
 
     Example:
         >>> flow = MultiscaleELF((1, 8, 8), scales=2, transforms=1, units=8, channels=8, blocks=1)
@@ -64,29 +64,30 @@ class MultiscaleELF(LayeredFlow):
         activation: PiecewiseQuadratic = FELU,
         image: bool = False,
     ) -> None:
-        whole = shape = check_shape(shape, scales, channels)
+        full_shape = shape = check_shape(shape, scales, channels)
         if image and scales > 1:
-            raise ValueError(f"scales must be 1 where the context is an image, got {scales}")
+            raise ValueError(f"scales must be 1 if the context is an image, got {scales}")
         size = features = shape[0] * shape[1] * shape[2]
         layers: list[LazyTransform] = []
         for scale in range(scales):
             if scale:
-                layers.append(Head(Reordered(_squeezed(shape)), size))
+                layers.append(LazyHeadTransform(LazyPermutation(_make_squeeze_order(shape)), size))
                 shape, size = (2 * shape[0], shape[1] // 2, shape[2] // 2), size // 2
-            for turn in range(transforms):
-                if turn:
-                    layers.append(Head(Reordered(torch.arange(size).flip(0)), size))
+            for number in range(transforms):
+                if number:
+                    layers.append(LazyHeadTransform(LazyPermutation(torch.arange(size).flip(0)), size))
                 elf = ConvolutionalELFTransform(shape, context, units, channels, blocks, bound, activation)
-                layers += [Head(ActNorm(shape[0], shape[1] * shape[2]), size), Head(elf, size)]
-            layers.append(Head(ActNorm(shape[0], shape[1] * shape[2]), size))
+                norm = ActNorm(shape[0], shape[1] * shape[2])
+                layers += [LazyHeadTransform(norm, size), LazyHeadTransform(elf, size)]
+            layers.append(LazyHeadTransform(ActNorm(shape[0], shape[1] * shape[2]), size))
         super().__init__(layers, features, context * shape[1] * shape[2] if image else context)
-        self.shape = whole
+        self.shape = full_shape
 
 
 class ConvolutionalELFTransform(LazyTransform):
-    """One autoregressive transformation of images as vectors, in raster order.
+    """Autoregressive transformation of images, given as vectors, in raster order.
 
-    Arguments are those of `MultiscaleELF`.
+    For the arguments see `MultiscaleELF`.
 
     Example:
         >>> t = ConvolutionalELFTransform((1, 4, 4), context=0, units=8, channels=8, blocks=1)
@@ -117,51 +118,64 @@ class ConvolutionalELFTransform(LazyTransform):
         channels, height, width = self.hyper.shape
         size = channels * height * width
         return RasterTransform(
-            self._maps,
+            self._compute_maps,
             c,
             height,
             width * channels,
-            self._row_maps,
-            sum(self.hyper.memories) * width,
-            self.hyper.fixed,
-            rows=max(4, ROW_NUMBERS // (bump_size(self.hyper.units) * size)),
+            self._compute_row_maps,
+            sum(self.hyper.memory_channels) * width,
+            self.hyper.freeze,
+            rows=max(4, MAX_OUTPUTS_AT_ONCE // (bump_size(self.hyper.units) * size)),
         )
 
-    def _maps(self, x: Tensor, c: Tensor | None) -> BumpTransform:
-        return self._bumps(self.hyper(x, c).to(x.dtype))  # autocast computes the hypernetwork in less
+    def _compute_maps(self, x: Tensor, c: Tensor | None) -> BumpTransform:
+        return self._make_bumps(self.hyper(x, c).to(x.dtype))  # autocast may return a lower precision
 
-    def _row_maps(self, x: Tensor, above: Tensor, c: Tensor | None, i: int) -> tuple[BumpTransform, Tensor]:
-        phi, left = self.hyper.of_row(x, above, c, i)
-        return self._bumps(phi.to(x.dtype)), left.to(x.dtype)
+    def _compute_row_maps(self, x: Tensor, above: Tensor, c: Tensor | None, i: int) -> tuple[BumpTransform, Tensor]:
+        phi, memory = self.hyper.compute_row(x, above, c, i)
+        return self._make_bumps(phi.to(x.dtype)), memory.to(x.dtype)
 
-    def _bumps(self, phi: Tensor) -> BumpTransform:
+    def _make_bumps(self, phi: Tensor) -> BumpTransform:
         return BumpTransform(phi, self.hyper.units, self.bound, self.activation)
 
 
-class Head(LazyTransform):
-    """A layer that only the first coordinates go through."""
+class LazyHeadTransform(LazyTransform):
+    """Layer that transforms only the first coordinates.
+
+    Arguments:
+        layer: A lazy transform of `(..., size)`.
+        size: The number of coordinates that it transforms.
+    """
 
     def __init__(self, layer: LazyTransform, size: int) -> None:
         super().__init__()
         self.layer = layer
         self.size = size
 
+    def extra_repr(self) -> str:
+        return f"size={self.size}"
+
     def forward(self, c: Tensor | None = None) -> Transform:
         return HeadTransform(self.layer(c), self.size)
 
     def initialize(self, x: Tensor) -> None:
-        """Shows the layer its part of the first data."""
+        """Initialises the layer from its coordinates of a batch `(..., features)`."""
         if hasattr(self.layer, "initialize"):
             self.layer.initialize(x[..., : self.size])
 
 
-class Reordered(LazyTransform):
-    """Coordinates in another order."""
+class LazyPermutation(LazyTransform):
+    """Permutation of the coordinates.
+
+    Arguments:
+        order: The coordinates in their new order, `(features,)`.
+    """
 
     order: Tensor
 
     def __init__(self, order: Tensor) -> None:
         super().__init__()
+        # Not in the state dict: the order follows from the shape, and a file could only hold a wrong one.
         self.register_buffer("order", order, persistent=False)
 
     def extra_repr(self) -> str:
@@ -171,9 +185,12 @@ class Reordered(LazyTransform):
         return PermutationTransform(self.order)
 
 
-def _squeezed(shape: Shape) -> Tensor:
-    """The order in which 2x2 pixels are one: first the image of the channels that go on, then that of the others."""
+def _make_squeeze_order(shape: Shape) -> Tensor:
+    """Order of the coordinates that merges 2x2 pixels: first the channels of the next scale, then the others.
+
+    The next scale gets the first diagonal of each block of 2x2 pixels.
+    """
     channels, height, width = shape
-    place = torch.arange(channels * height * width).view(height // 2, 2, width // 2, 2, channels)
-    corners = [place[:, row, :, column] for row, column in ((0, 0), (1, 1), (0, 1), (1, 0))]
+    index = torch.arange(channels * height * width).view(height // 2, 2, width // 2, 2, channels)
+    corners = [index[:, row, :, column] for row, column in ((0, 0), (1, 1), (0, 1), (1, 0))]
     return torch.cat([torch.cat(half, dim=-1).flatten() for half in (corners[:2], corners[2:])])

@@ -1,4 +1,4 @@
-"""Flows by name: elflow's own and all of zuko's."""
+"""Construction of flows by name: ELF, and the flows of zuko for comparison."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from elflow.flows.elf import ELF
 
 __all__ = ["FLOW_NAMES", "build_flow", "min_numbers"]
 
-ZUKO = {
+ZUKO_FLOWS = {
     name.lower(): getattr(zuko.flows, name)
     for name in ("BPF", "CNF", "GF", "MAF", "NAF", "NICE", "NSF", "RealNVP", "SOSPF", "UNAF")
 }
-"""zuko's flows over the whole space. Its NCSF is one over a circle, and its GMM is no flow."""
-FLOW_NAMES = ["elf", *ZUKO]
+"""Flows of zuko over real vectors, by name. NCSF, a flow over circles, and GMM, not a flow, are left out."""
+FLOW_NAMES = ["elf", *ZUKO_FLOWS]
 
 
 def build_flow(name: str, features: int, context: int = 0, options: dict[str, Any] | None = None) -> nn.Module:
-    """A flow by its name.
+    """Builds an untrained flow by name.
 
     Arguments:
-        name: `"elf"`, or the name of a zuko flow in small letters, such as `"nsf"` or `"maf"`.
+        name: `"elf"`, or the name of a flow of zuko in lower case, such as `"nsf"` or `"maf"`.
         features: The number of features.
         context: The number of context features.
-        options: Further arguments of the flow.
+        options: Further arguments of the class of the flow.
 
     Example:
         >>> type(build_flow("nsf", features=2, options={"bins": 4})).__name__
@@ -34,15 +34,21 @@ def build_flow(name: str, features: int, context: int = 0, options: dict[str, An
     """
     if name not in FLOW_NAMES:
         raise ValueError(f"flow must be one of {FLOW_NAMES}, got {name!r}")
-    kind = ELF if name == "elf" else ZUKO[name]
+    flow_class = ELF if name == "elf" else ZUKO_FLOWS[name]
     try:
-        return kind(features=features, context=context, **(options or {}))
+        return flow_class(features=features, context=context, **(options or {}))
     except TypeError as error:
-        raise TypeError(f"flow_options must be arguments of {kind.__name__}, got {options}: {error}") from None
+        raise TypeError(f"flow_options must be arguments of {flow_class.__name__}, got {options}: {error}") from None
 
 
 def min_numbers(name: str, features: int, context: int, options: dict[str, Any]) -> int:
-    """How many numbers a flow of this name stores at least, without building it.
+    """Lower bound of the number of values that a flow stores, without building it.
+
+    Arguments:
+        name: The name of the flow, as for `build_flow`.
+        features: The number of features.
+        context: The number of context features.
+        options: Further arguments of the class of the flow.
 
     Example:
         >>> flow = build_flow("nsf", features=3)

@@ -1,4 +1,4 @@
-"""Where in its cell a pixel lies: the noise that makes real numbers of whole ones, and learns to do so well."""
+"""Variational dequantisation of images: a learned distribution of points in the cells of pixels."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from elflow.nn import InitializesParts
 __all__ = ["DEQUANTIZATIONS", "ImageNoise"]
 
 DEQUANTIZATIONS = ["uniform", "variational"]
-FEATURES = 32
-"""Channels of what the noise sees of an image."""
-BLOCKS = 4
-TRANSFORMS = 2
+N_CHANNELS = 32
+"""Number of channels of the features of an image that the noise depends on."""
+N_BLOCKS = 4
+"""Number of residual blocks that compute these features."""
+N_TRANSFORMS = 2
+"""Number of transformations of the noise."""
 
 
 class ImageNoise(InitializesParts):
-    """A flow from normal noise to a point in each pixel's cell, given the image.
+    """Flow from normal noise to a point in the cell of each pixel, conditioned on the image.
 
-    This is variational dequantisation (Ho et al., 2019).
+    Reference:
+        Flow++: Improving Flow-Based Generative Models with Variational Dequantization (Ho et al., 2019)
 
     Arguments:
         shape: Channels, height and width.
-        levels: How many values a pixel can have.
-        sizes: What else the flow's hypernetworks are made of: see `MultiscaleELF`.
+        levels: The number of values that a pixel can have.
+        sizes: Further arguments of `MultiscaleELF`: the sizes of the hypernetworks, `bound` and `activation`.
 
     Example:
         >>> noise = ImageNoise((1, 4, 4), levels=256, units=4, channels=4, blocks=1)
-        >>> u, rest, log_q = noise(torch.randint(256, (5, 16)))
-        >>> u.shape, log_q.shape, torch.allclose(u + rest, torch.ones(5, 16).double())
+        >>> u, complement, log_q = noise(torch.randint(256, (5, 16)))
+        >>> u.shape, log_q.shape, torch.allclose(u + complement, torch.ones(5, 16).double())
         (torch.Size([5, 16]), torch.Size([5]), True)
     """
 
@@ -42,34 +45,41 @@ class ImageNoise(InitializesParts):
         self.shape = shape
         self.levels = levels
         self.features = nn.Sequential(
-            nn.Conv2d(shape[0], FEATURES, 3, padding=1), *[_Residual(FEATURES) for _ in range(BLOCKS)]
+            nn.Conv2d(shape[0], N_CHANNELS, 3, padding=1), *[_ResidualBlock(N_CHANNELS) for _ in range(N_BLOCKS)]
         )
-        self.flow = MultiscaleELF(shape, FEATURES, scales=1, transforms=TRANSFORMS, image=True, **sizes)
+        self.flow = MultiscaleELF(shape, N_CHANNELS, scales=1, transforms=N_TRANSFORMS, image=True, **sizes)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Points u in (0, 1) and 1 - u for levels `(N, features)`, and the log-density of each image's points."""
-        seen = self._seen(x)
-        normal = torch.randn(x.shape, dtype=seen.dtype, device=x.device)
-        v, ladj = self.flow.transform(seen).call_and_ladj(normal)
-        # du/dv is the normal density of v, so that both densities lose their constants.
+    def forward(self, levels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Draws a point in each cell.
+
+        Arguments:
+            levels: Levels of images, `(N, features)`.
+
+        Returns:
+            Positions u in (0, 1) and 1 - u, `(N, features)` each, and the log-density of each image's u, `(N,)`.
+        """
+        context = self._compute_features(levels)
+        normal = torch.randn(levels.shape, dtype=context.dtype, device=levels.device)
+        v, ladj = self.flow.transform(context).call_and_ladj(normal)
+        # u = ndtr(v): du/dv is the normal density of v, whose constant cancels that of the density of `normal`.
         log_q = ((v**2 - normal**2) / 2).sum(-1) - ladj
         return torch.special.ndtr(v.double()), torch.special.ndtr(-v.double()), log_q
 
-    def initialize_parts(self, x: Tensor, c: None = None) -> None:
-        """Sets the parts of the flow."""
-        seen = self._seen(x)
-        self.flow.initialize(torch.randn(x.shape, dtype=seen.dtype, device=x.device), seen)
+    def initialize_parts(self, levels: Tensor, c: None = None) -> None:
+        """Initialises the flow from levels of images, `(N, features)`."""
+        context = self._compute_features(levels)
+        self.flow.initialize(torch.randn(levels.shape, dtype=context.dtype, device=levels.device), context)
 
-    def _seen(self, x: Tensor) -> Tensor:
-        """What the flow sees of images, `(N, height * width * FEATURES)`."""
+    def _compute_features(self, levels: Tensor) -> Tensor:
+        """Features of images as context of the flow, `(N, height * width * N_CHANNELS)`."""
         channels, height, width = self.shape
-        scaled = x.to(self.flow.dtype) * (2 / (self.levels - 1)) - 1
+        scaled = levels.to(self.flow.dtype) * (2 / (self.levels - 1)) - 1
         images = scaled.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
         return self.features(images).permute(0, 2, 3, 1).flatten(1)
 
 
-class _Residual(nn.Module):
-    """Two convolutions, added to what they take."""
+class _ResidualBlock(nn.Module):
+    """Residual block of two convolutions."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whitening: a flow over features without linear correlations."""
+"""Whitening: linear decorrelation of features before a flow."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Whitened", "Whitening"]
 
 
 class Whitened(InitializesParts):
-    """A flow over whitened features.
+    """Flow over whitened features.
 
-    Training starts from a Gaussian with full covariance, which helps when rows are few. With many rows a flow learns
-    correlations by itself, and from unchanged features it does so more easily.
+    Training starts from a Gaussian with full covariance, which helps with few rows. With many rows a flow learns the
+    correlations itself, and does so more easily from unchanged features.
 
     Arguments:
         flow: Any flow.
-        columns: The features to whiten, among each other; the others pass unchanged.
+        columns: The features to whiten jointly; the others are unchanged.
 
     Example:
         >>> import elflow
@@ -40,20 +40,31 @@ class Whitened(InitializesParts):
         self.flow = flow
 
     def forward(self, c: Tensor | None = None) -> NormalizingFlow:
+        """The distribution p(x | c), given the context `(..., context)`, or None for a flow without context."""
         return NormalizingFlow(self.whitening(), self.flow(c))
 
     def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
-        """Sets mean and covariance from data `(N, features)`, then the parts of the flow."""
+        """Initialises the whitening from data `(N, features)`, then the flow from the whitened data."""
         self.whitening.initialize(x)
         if initialize := getattr(self.flow, "initialize", None):
             initialize(self.whitening()(x), c)
 
 
 class Whitening(DataInitialized, LazyTransform):
-    """Subtracts the mean of some features, and multiplies by the inverse Cholesky factor of their covariance.
+    """Whitening of some features: subtracts their mean and applies the inverse Cholesky factor of their covariance.
+
+    Mean and factor are set from the first batch, and are not trained.
 
     Arguments:
         columns: The features to whiten.
+
+    Example:
+        >>> whitening = Whitening([0, 1])
+        >>> x = torch.randn(500, 3) @ torch.randn(3, 3)
+        >>> whitening.initialize(x)
+        >>> y = whitening()(x)
+        >>> torch.allclose(y[:, :2].T.cov(), torch.eye(2), atol=0.01), torch.equal(y[:, 2], x[:, 2])
+        (True, True)
     """
 
     loc: Tensor
@@ -65,6 +76,9 @@ class Whitening(DataInitialized, LazyTransform):
         self.register_buffer("loc", torch.zeros(len(columns)))
         self.register_buffer("cholesky", torch.eye(len(columns)))
 
+    def extra_repr(self) -> str:
+        return f"columns={self.columns}"
+
     def forward(self, c: Tensor | None = None) -> TriangularTransform:
         return TriangularTransform(self.loc, self.cholesky, self.columns)
 
@@ -73,6 +87,7 @@ class Whitening(DataInitialized, LazyTransform):
         chosen = x[:, self.columns].double()
         centred = chosen - chosen.mean(0)
         covariance = centred.T @ centred / max(1, len(chosen) - 1)
+        # The ridge keeps the factor defined if features are constant or linearly dependent.
         ridge = 1e-5 * covariance.diagonal().mean().clamp(min=1e-12) * torch.eye(len(self.columns)).to(covariance)
         self.loc.copy_(chosen.mean(0))
         self.cholesky.copy_(torch.linalg.cholesky(covariance + ridge))
@@ -80,7 +95,13 @@ class Whitening(DataInitialized, LazyTransform):
 
 
 class TriangularTransform(Transform):
-    """Some features minus their mean, times the inverse of a lower triangular matrix; the others unchanged."""
+    """Affine transform of some features by a lower triangular matrix; the others are unchanged.
+
+    Arguments:
+        loc: The mean, `(K,)`, which is subtracted.
+        cholesky: A lower triangular matrix, `(K, K)`, whose inverse is applied.
+        columns: The K features to transform.
+    """
 
     domain = constraints.real_vector
     codomain = constraints.real_vector
@@ -107,6 +128,6 @@ class TriangularTransform(Transform):
         return -self.cholesky.diagonal().log().sum().expand(x.shape[:-1])
 
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """y and the log-determinant of the Jacobian, as zuko asks for them."""
+        """y, `(..., features)`, and the log-determinant of the Jacobian, `(...)`."""
         y = self(x)
         return y, self.log_abs_det_jacobian(x, y)

@@ -2,9 +2,8 @@
 
 from elflow.nn.actnorm import ActNorm
 from elflow.nn.convolution import ImageHypernetwork, MaskedConvolution
-from elflow.nn.initialization import DataInitialized, InitializesParts
+from elflow.nn.initialization import DataInitialized, InitializesParts, draw_initial_phi
 from elflow.nn.mlp import Hypernetwork
-from elflow.nn.start import initial_phi
 
 __all__ = [
     "ActNorm",
@@ -13,5 +12,5 @@ __all__ = [
     "ImageHypernetwork",
     "InitializesParts",
     "MaskedConvolution",
-    "initial_phi",
+    "draw_initial_phi",
 ]

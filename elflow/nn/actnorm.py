@@ -1,4 +1,4 @@
-"""ActNorm: a learned affine layer, initialised to standardise the first batch."""
+"""ActNorm: learned affine layer that is initialised to standardise the first batch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ __all__ = ["ActNorm"]
 
 
 class ActNorm(DataInitialized, LazyTransform):
-    """A learned shift and scale of each coordinate, initialised to standardise the first batch (Glow, 2018).
+    """Learned shift and scale of each coordinate, initialised to standardise the first batch.
+
+    Reference:
+        Glow: Generative Flow with Invertible 1x1 Convolutions (Kingma and Dhariwal, 2018)
 
     Arguments:
-        features: Number of coordinates, or of channels.
-        pixels: Number of pixels that share the shift and scale of their channels. Coordinates are then
-            `pixels * features`, all channels of one pixel after the other.
+        features: The number of coordinates, or of channels if there are pixels.
+        pixels: The number of pixels, which share the shift and scale of their channels. There are then
+            `pixels * features` coordinates, ordered by pixel, then by channel.
 
     Example:
         >>> norm = ActNorm(2)
@@ -48,8 +51,8 @@ class ActNorm(DataInitialized, LazyTransform):
     def set_from(self, x: Tensor) -> bool:
         """Sets shift and scale from a batch `(..., pixels * features)` of at least two rows.
 
-        A column that is constant in the batch keeps its scale. With `torch.distributed` initialised, the batch is that
-        of all processes.
+        A coordinate that is constant in the batch keeps the scale 1. With `torch.distributed` initialised, the
+        statistics are those of the batches of all processes.
         """
         rows = x.detach().reshape(-1, len(self.loc)).double()
         count = _sum_over_processes(rows.new_tensor([len(rows)]))
@@ -57,6 +60,7 @@ class ActNorm(DataInitialized, LazyTransform):
             return False
         mean = _sum_over_processes(rows.sum(0)) / count
         std = (_sum_over_processes((rows - mean).square().sum(0)) / count).sqrt()
+        # A deviation of a few units in the last place is rounding: scaling it up to 1 would amplify noise.
         constant = std <= 8 * torch.finfo(x.dtype).eps * mean.abs().clamp(min=1e-30)
         self.loc.copy_(mean)
         self.log_scale.copy_(-torch.where(constant, 1.0, std).log())

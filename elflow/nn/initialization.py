@@ -1,12 +1,14 @@
-"""Data-dependent initialisation: modules that take their first values from a batch of data.
+"""Initialisation of hypernetworks, and data-dependent initialisation from the first batch.
 
-There is one protocol. `module.initialize(x)` sets what is not set yet; `module.initialized` says whether all is set.
-A `DataInitialized` module owns its state: a buffer, stored with the weights, so that a loaded model is not set again.
-An `InitializesParts` module has no such state: it passes data to its parts, and remembers that all of them are set.
+Data-dependent initialisation has one protocol: `module.initialize(x)` sets the values that are not set yet, and
+`module.initialized` tells whether all of them are set. A `DataInitialized` module stores this state in a buffer, next
+to its weights, so that a loaded model is not initialised again. An `InitializesParts` module has no state to store: it
+passes data to its parts and caches that all of them are set.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,11 +16,40 @@ from torch import Tensor, nn
 
 from elflow._checks import is_under_transform
 
-__all__ = ["DataInitialized", "InitializesParts"]
+__all__ = ["DataInitialized", "InitializesParts", "draw_initial_phi"]
+
+MAX_POSITION = 3.0
+"""Maximum distance of an initial bump from zero, where ActNorm centres the data."""
+WIDTH_RANGE = 0.3, 3.0
+"""Range of the initial widths of bumps."""
+SHARPNESS_RANGE = 1.0, 4.0
+"""Range of the initial sharpness of the edges of bumps."""
+
+
+def draw_initial_phi(networks: int, units: int) -> Tensor:
+    """Random initial parameters of one-dimensional networks, in the form that `elflow.functional.bumps` takes.
+
+    Arguments:
+        networks: The number of networks.
+        units: The number of units of each network.
+
+    Returns:
+        Parameters, `(networks, bump_size(units))`.
+
+    Example:
+        >>> draw_initial_phi(3, units=8).shape
+        torch.Size([3, 21])
+    """
+    pairs = (units + 1) // 2
+    log_k = torch.empty(networks, units).uniform_(*map(math.log, SHARPNESS_RANGE))
+    t = torch.empty(networks, pairs).uniform_(-MAX_POSITION, MAX_POSITION)
+    log_w = torch.empty(networks, pairs).uniform_(*map(math.log, WIDTH_RANGE))
+    a = 0.5 * pairs**-0.5 * torch.randn(networks, pairs)
+    return torch.cat([log_k, t, log_w, a, torch.zeros(networks, 1)], dim=-1)
 
 
 class DataInitialized(nn.Module):
-    """A module whose values are set from the first batch.
+    """Base class of modules whose values are set from the first batch.
 
     Subclasses implement `set_from(x)`, which returns whether the batch was large enough.
 
@@ -33,7 +64,7 @@ class DataInitialized(nn.Module):
         ...         return True
         >>> centre = Centre()
         >>> centre.initialize(torch.tensor([1.0, 3.0]))
-        >>> centre.initialize(torch.tensor([7.0, 9.0]))  # too late
+        >>> centre.initialize(torch.tensor([7.0, 9.0]))  # no effect: the first batch has set the mean
         >>> centre.mean
         tensor(2.)
     """
@@ -51,18 +82,18 @@ class DataInitialized(nn.Module):
             self.initialized.fill_(True)
 
     def set_from(self, x: Tensor) -> bool:
-        """Sets the values from a batch, and returns whether it did."""
+        """Sets the values from a batch, and returns whether the batch was large enough."""
         raise TypeError(f"{type(self).__name__} must implement set_from(x)")
 
 
 class InitializesParts(nn.Module):
-    """A module with `DataInitialized` parts, which the first batch in training mode sets.
+    """Base class of modules with `DataInitialized` parts, which the first batch in training mode sets.
 
     Subclasses implement `initialize_parts(x, c)`, and call `initialize` before they use the first batch.
     """
 
     initialized: bool
-    """Whether all parts are set, as far as is known: a plain value that `torch.compile` can guard on."""
+    """Whether all parts are known to be set: a plain value, which `torch.compile` can guard on."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,22 +107,22 @@ class InitializesParts(nn.Module):
 
         Arguments:
             x: Data, as for `log_prob`.
-            c: Their context, or None for a flow without one.
+            c: Their context, or None for a flow without context.
         """
-        if is_under_transform():  # there are no numbers to look at
+        if is_under_transform():  # tensors under vmap and the like have no values to look at
             return
-        if not self._are_parts_set():
+        if not self._has_initialized_parts():
             self.initialize_parts(x, c)
-        self.initialized = self._are_parts_set()
+        self.initialized = self._has_initialized_parts()
 
     def initialize_parts(self, x: Any, c: Any) -> None:
-        """Passes data to the parts, in the order in which they see it."""
+        """Passes data to the parts, in the order in which the parts process it."""
         raise TypeError(f"{type(self).__name__} must implement initialize_parts(x, c)")
 
-    def _are_parts_set(self) -> bool:
+    def _has_initialized_parts(self) -> bool:
         return all(bool(part.initialized) for part in self.modules() if isinstance(part, DataInitialized))
 
 
 def _reset_initialized(module: InitializesParts, _: object) -> None:
-    """Looks at the parts again after a state was loaded."""
+    """Makes a module look at its parts again after it has loaded a state."""
     module.initialized = False

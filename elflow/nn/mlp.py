@@ -1,4 +1,4 @@
-"""The hypernetwork of tables: a masked network that gives each coordinate a network of its own."""
+"""Hypernetwork of tabular flows: a masked MLP that computes a one-dimensional network for each feature."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from zuko.nn import MaskedLinear, MaskedMLP
 
-from elflow.nn.start import initial_phi
+from elflow.nn.initialization import draw_initial_phi
 
 __all__ = ["Hypernetwork"]
 
-LARGE, STEPS = 2**16, 4
-"""From how many weights on a last layer is computed in steps, and in how many."""
+MIN_BLOCKED_WEIGHTS = 2**16
+"""Minimum number of weights of a last layer that is split into blocks."""
+N_BLOCKS = 4
+"""Number of blocks of such a layer."""
 
 
 class Hypernetwork(nn.Module):
-    """The one-dimensional network of each coordinate, from the coordinates before it and the context.
+    """Masked MLP that computes a one-dimensional network for each coordinate.
 
-    It describes a network by its bumps: what it returns, `elflow.functional.bumps` makes weights of.
+    The network of a coordinate depends on the coordinates before it and on the context. The outputs
+    describe networks by their bumps, which `elflow.functional.bumps` converts to weights.
 
     Arguments:
         features: The number of coordinates.
         context: The number of context features.
-        units: The units of each one-dimensional network, H.
+        units: The number of units of each one-dimensional network, H.
         hidden_features: The widths of the hidden layers.
         order: The coordinates in the order in which they are modelled: `order[0]` depends on the context only.
         rank: The size of an embedding of each coordinate, from which its network is computed; None computes it from the
             last hidden layer. With h hidden features the embedding takes `features * rank * (h + 5/2 H)` weights
             instead of `features * h * 5/2 H`.
-        more: How many numbers to return for each coordinate besides; they begin near zero.
+        extra_outputs: The number of additional outputs for each coordinate, which are near zero initially.
 
     Example:
         >>> hyper = Hypernetwork(features=3, context=0, units=8, hidden_features=(32, 32), order=(0, 1, 2))
@@ -42,7 +45,7 @@ class Hypernetwork(nn.Module):
     """
 
     free: tuple[int, ...]
-    """The coordinate that depends on nothing, if there is one: `order[0]` without a context. Its network is `first`."""
+    """The coordinate that depends on nothing, if any: `order[0]` without a context. Its network is `first`."""
     dependent: tuple[int, ...]
     """The coordinates that depend on others, or on the context."""
 
@@ -54,102 +57,123 @@ class Hypernetwork(nn.Module):
         hidden_features: Sequence[int],
         order: Sequence[int],
         rank: int | None = None,
-        more: int = 0,
+        extra_outputs: int = 0,
     ) -> None:
         super().__init__()
         self.units = units
         self.free = () if context else (order[0],)
         self.dependent = tuple(feature for feature in range(features) if feature not in self.free)
         if self.free:
-            self.first = nn.Parameter(pad(initial_phi(1, units), (0, more)))
+            self.first = nn.Parameter(pad(draw_initial_phi(1, units), (0, extra_outputs)))
         if self.dependent:
-            position = torch.empty(features, dtype=torch.long)
-            position[list(order)] = torch.arange(features)
-            before = position[list(self.dependent), None] > position
-            inputs = torch.cat([before, torch.ones(len(before), context, dtype=torch.bool)], dim=-1)
-            start = pad(initial_phi(len(before), units), (0, more))
-            count, outputs = start.shape
-            net = MaskedMLP(inputs.repeat_interleave(rank or outputs, dim=0), hidden_features)
+            adjacency = _make_adjacency(order, self.dependent, context)
+            initial = pad(draw_initial_phi(len(adjacency), units), (0, extra_outputs))
+            count, outputs = initial.shape
+            net = MaskedMLP(adjacency.repeat_interleave(rank or outputs, dim=0), hidden_features)
             head = FactoredHead(count, rank, outputs) if rank else nn.Unflatten(-1, (count, outputs))
             weight, bias = (head if rank else net[-1]).parameters()
             with torch.no_grad():
+                # Small weights and this bias make the networks start near their random initial parameters.
                 weight.mul_(0.1)
-                bias.mul_(0.1).add_(start.reshape(bias.shape))
+                bias.mul_(0.1).add_(initial.reshape(bias.shape))
                 for layer in list(net)[:-1]:
-                    _spread(layer)
-                layers = _without_hidden(list(net), count)
-            self.net = nn.Sequential(*[_unmasked(layer) for layer in layers], head)
+                    _rescale_to_fan_in(layer)
+                layers = [_drop_full_mask(layer) for layer in _split_last_layer(list(net), count)]
+            _exclude_masks_from_state(layers)
+            self.net = nn.Sequential(*layers, head)
 
     def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
-        """The networks of the dependent coordinates, `(..., dependent, numbers of each)`, for x `(..., features)`."""
+        """The networks of the dependent coordinates.
+
+        Arguments:
+            x: Coordinates, `(..., features)`.
+            context: The context, `(..., context)`, or None.
+
+        Returns:
+            `(..., len(dependent), bump_size(units) + extra_outputs)`.
+        """
         if context is not None:
             batch = torch.broadcast_shapes(x.shape[:-1], context.shape[:-1])
             x = torch.cat([x.expand(*batch, -1), context.expand(*batch, -1)], dim=-1)
         return self.net(x)
 
 
-def _spread(layer: nn.Module) -> None:
-    """Scales the weights of each masked unit to how many inputs it sees: they were drawn as if it saw all."""
+def _make_adjacency(order: Sequence[int], dependent: Sequence[int], context: int) -> Tensor:
+    """Which inputs each dependent coordinate sees, bool `(len(dependent), features + context)`."""
+    position = torch.empty(len(order), dtype=torch.long)
+    position[list(order)] = torch.arange(len(order))
+    before = position[list(dependent), None] > position
+    return torch.cat([before, torch.ones(len(before), context, dtype=torch.bool)], dim=-1)
+
+
+def _rescale_to_fan_in(layer: nn.Module) -> None:
+    """Scales the weights of each masked unit to the number of inputs it sees: torch drew them as if it saw all."""
     if isinstance(layer, MaskedLinear):
         layer.weight.mul_((layer.in_features / layer.mask.sum(-1, keepdim=True).clamp(min=1)).sqrt())
 
 
-def _without_hidden(layers: list[nn.Module], count: int) -> list[nn.Module]:
-    """The same layers with a `Staircase` at the end, where that is large enough to gain from it."""
-    if len(layers) == 1 or count < STEPS:
+def _split_last_layer(layers: list[nn.Module], count: int) -> list[nn.Module]:
+    """Replaces a last layer that is large enough by a `BlockMaskedLinear`, which computes the same."""
+    if len(layers) == 1 or count < N_BLOCKS:
         return layers
     before, last = layers[-3], layers[-1]
     assert isinstance(before, MaskedLinear)
     assert isinstance(last, MaskedLinear)
-    if last.weight.numel() < LARGE:
+    if last.weight.numel() < MIN_BLOCKED_WEIGHTS:
         return layers
-    # Units that many coordinates see come first, so that what each coordinate sees is the first so many of them.
+    # Hidden units that many coordinates see come first, so that each coordinate sees a prefix of the hidden units.
     order = last.mask.sum(0).argsort(descending=True, stable=True)
     before.weight.copy_(before.weight[order])
     before.bias.copy_(before.bias[order])
     before.mask.copy_(before.mask[order])
     last.weight.copy_(last.weight[:, order])
     last.mask.copy_(last.mask[:, order])
-    return [*layers[:-1], Staircase(last, count)]
+    return [*layers[:-1], BlockMaskedLinear(last, count)]
 
 
-class Staircase(nn.Module):
-    """A masked layer in a few steps, each of which only has the columns that its rows see: half of the work.
+class BlockMaskedLinear(nn.Module):
+    """Masked linear layer in blocks of rows, which leave out the columns masked for all of their rows.
+
+    With the mask of an autoregressive network this halves the work.
 
     Arguments:
-        layer: A masked layer whose rows each see the first so many columns.
-        count: The coordinates that the rows belong to, one after the other.
+        layer: A masked layer, each of whose rows sees a prefix of the columns.
+        count: The number of coordinates, whose rows follow each other.
     """
 
     def __init__(self, layer: MaskedLinear, count: int) -> None:
         super().__init__()
-        self.steps = nn.ModuleList()
-        seen = layer.mask.sum(-1)
-        rows = len(seen) // count
-        # Coordinates next to each other see about the same, unless the order is shuffled: then nothing is gained.
-        for coordinates in torch.arange(count).tensor_split(STEPS):
-            part = slice(int(coordinates[0]) * rows, (int(coordinates[-1]) + 1) * rows)
-            columns = max(1, int(seen[part].max()))
-            step = MaskedLinear(layer.mask[part, :columns])
-            step.weight.copy_(layer.weight[part, :columns])
-            step.bias.copy_(layer.bias[part])
-            self.steps.append(step)
+        self.blocks = nn.ModuleList()
+        visible = layer.mask.sum(-1)
+        rows_each = len(visible) // count
+        # Neighbouring coordinates see about the same columns. In a shuffled order they do not, and nothing is saved.
+        for coordinates in torch.arange(count).tensor_split(N_BLOCKS):
+            rows = slice(int(coordinates[0]) * rows_each, (int(coordinates[-1]) + 1) * rows_each)
+            columns = max(1, int(visible[rows].max()))
+            block = MaskedLinear(layer.mask[rows, :columns])
+            block.weight.copy_(layer.weight[rows, :columns])
+            block.bias.copy_(layer.bias[rows])
+            self.blocks.append(block)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([step(x[..., : step.in_features]) for step in self.steps], dim=-1)
+        return torch.cat([block(x[..., : block.in_features]) for block in self.blocks], dim=-1)
 
 
-def _unmasked(layer: nn.Module) -> nn.Module:
-    """The same layer without its mask where that hides nothing, as between hidden layers for two features."""
+def _drop_full_mask(layer: nn.Module) -> nn.Module:
+    """Replaces a masked layer whose mask hides nothing by a plain one, as between hidden layers for two features."""
     if not isinstance(layer, MaskedLinear) or not layer.mask.all():
-        for part in layer.modules():
-            if isinstance(part, MaskedLinear):
-                # Masks follow from the sizes. They are not stored: a file could only hold wrong ones.
-                part.register_buffer("mask", part.mask, persistent=False)
         return layer
     plain = nn.Linear(layer.in_features, layer.out_features)
     plain.weight, plain.bias = layer.weight, layer.bias
     return plain
+
+
+def _exclude_masks_from_state(layers: Sequence[nn.Module]) -> None:
+    """Excludes masks from the state dict. They follow from the sizes: a file could only hold wrong ones."""
+    for layer in layers:
+        for part in layer.modules():
+            if isinstance(part, MaskedLinear):
+                part.register_buffer("mask", part.mask, persistent=False)
 
 
 class FactoredHead(nn.Module):
@@ -158,8 +182,8 @@ class FactoredHead(nn.Module):
     def __init__(self, features: int, rank: int, outputs: int) -> None:
         super().__init__()
         self.rank = rank
-        reach = rank**-0.5
-        self.weight = nn.Parameter(torch.empty(features, rank, outputs).uniform_(-reach, reach))
+        limit = rank**-0.5
+        self.weight = nn.Parameter(torch.empty(features, rank, outputs).uniform_(-limit, limit))
         self.bias = nn.Parameter(torch.zeros(features, outputs))
 
     def forward(self, embedding: Tensor) -> Tensor:

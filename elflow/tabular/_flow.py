@@ -115,7 +115,7 @@ def measure_inverse_residual(model: Dequantized, rows: Rows) -> float:
     """Maximum of |f(f^-1(z)) - z| / (1 + |z|) over the latent points z of the rows."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        x = model.place(rows.x, rows.context)[0]
+        x = model.dequantize(rows.x, rows.context)[0]
     flow: Any = model.flow
     if isinstance(flow, Whitened):
         flow, x = flow.flow, flow.whitening()(x)

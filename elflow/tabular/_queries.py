@@ -140,7 +140,7 @@ class ConditionalQueries(TableEstimator):
         for frame, context_frame in self._iter_blocks(X, context, MAX_CONDITIONAL_ROWS):
             rows = self._encode(frame, context_frame)
             with use_generator(generator), torch.no_grad():
-                z = self.model_.place(rows.x, rows.context)[0]
+                z = self.model_.dequantize(rows.x, rows.context)[0]
             block = pd.DataFrame(np.nan, frame.index, names)
             for name in names:
                 is_present = frame[name].notna().to_numpy()

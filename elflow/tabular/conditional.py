@@ -108,7 +108,7 @@ class Conditional:
         n_cells = len(self._model.cells)
         # One set of quasi-random points for all rows, so that results do not depend on the other rows.
         noise = torch.from_numpy(qmc.Sobol(max(1, n_cells), rng=0).random(self._n_draws)[:, None, :n_cells])
-        z, log_volume = self._model.place(rows.x, rows.context, noise if n_cells else None)
+        z, log_volume = self._model.dequantize(rows.x, rows.context, noise if n_cells else None)
         z, log_volume = z.expand(self._n_draws, -1, -1), log_volume.expand(self._n_draws, -1)
         log_density = log_density_along(self._model.flow, z, self._position, points, rows.context)
         return torch.logsumexp(log_density + log_volume[..., None], 0)

@@ -384,7 +384,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         rows = self._encode(self._as_frame(X))
         noise = check_random_state(random_state).uniform(size=(len(rows), len(self.schema_.cells)))
         uniform = Dequantized(self.model_.flow, self.schema_.exact, self.schema_.cells)
-        z, log_volume = uniform.place(rows.x, noise=torch.from_numpy(noise))
+        z, log_volume = uniform.dequantize(rows.x, noise=torch.from_numpy(noise))
         return z.double().numpy(), log_volume.double().numpy()
 
     def inverse_residual(self, X: Table, context: ContextTable | None = None) -> float:

@@ -1,4 +1,4 @@
-"""The training loop: maximum likelihood on Lightning Fabric, from data to the best averaged weights."""
+"""Training loop: maximum likelihood with Lightning Fabric, early stopping and averaged weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import PARAM_LIST, AveragedModel
 
 from elflow.kernels import NonFiniteError
 from elflow.training.checkpoint import read_checkpoint, write_checkpoint
 from elflow.training.monitor import Monitor
 from elflow.training.recipe import Recipe
 from elflow.training.record import Training
-from elflow.training.rows import Rows, RowSource, StreamSource, as_rows
+from elflow.training.rows import Batch, Rows, RowSource, StreamSource, as_rows
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 __all__ = ["fit"]
 
 F = TypeVar("F", bound=nn.Module)
-Data = Rows | Tensor | Sequence[Tensor] | Callable[[], Any]
-RoundEnd = Callable[[Any, dict[str, float]], None]
+Data = Batch | Callable[[], Batch]
+OnRoundEnd = Callable[[Any, dict[str, float]], None]
 
-INITIAL_ROWS = 10_000
+N_INITIAL_ROWS = 10_000
 """Number of rows that initialise a flow."""
-VALIDATION_BLOCK = 4_096
-"""Number of validation rows scored at a time."""
+MAX_BLOCK_ROWS = 4_096
+"""Maximum number of validation rows scored at once."""
 MAX_SKIPPED = 20
-"""Number of steps in a row that may be skipped before training gives up."""
+"""Number of consecutive skipped steps after which training fails."""
 
 
 def fit(
     flow: F,
     data: Data,
-    validation: Rows | Tensor | Sequence[Tensor] | None = None,
+    validation: Batch | None = None,
     recipe: Recipe | None = None,
     *,
     seed: int = 0,
@@ -52,7 +52,7 @@ def fit(
     fingerprint: str = "",
     log_dir: str | os.PathLike[str] | None = None,
     verbose: bool = False,
-    on_round_end: RoundEnd | None = None,
+    on_round_end: OnRoundEnd | None = None,
     fabric: Fabric | None = None,
 ) -> tuple[F, Training]:
     """Trains a flow of elflow or zuko by maximum likelihood.
@@ -91,7 +91,7 @@ def fit(
         [50, 100]
     """
     recipe = recipe or Recipe()
-    fabric = fabric or _single_cpu()
+    fabric = fabric or _make_cpu_fabric()
     path = None if checkpoint is None else Path(checkpoint)
     state = read_checkpoint(path, fingerprint)
     source = _make_source(data, recipe.batch_size, seed, fabric)
@@ -102,19 +102,19 @@ def fit(
         torch.manual_seed(seed)
         flow = deepcopy(flow).train()
         if state is None and (initialize := getattr(flow, "initialize", None)):
-            first = source.first(INITIAL_ROWS)
-            initialize(first.x, first.context)
+            initial = source.take_first(N_INITIAL_ROWS)
+            initialize(initial.x, initial.context)
         run = _Run(flow, recipe, fabric)
         if state is not None:
             run.load_state_dict(state)
         with Monitor(recipe, log_dir, verbose) if fabric.is_global_zero else nullcontext() as monitor:
             while not run.stopped:
-                whole = run.train_round(source, seed, monitor)
+                is_complete = run.train_round(source, seed, monitor)
                 entry = run.validate(held_out, seed)
                 if monitor is not None:
                     monitor.end_round(entry, run.rounds_since_best)
-                # A round that the time limit cut short is not stored: a resumed training repeats it whole.
-                if path is not None and whole and fabric.is_global_zero:
+                # A round that the time limit cut short is not stored: a resumed training repeats all of it.
+                if path is not None and is_complete and fabric.is_global_zero:
                     write_checkpoint(path, run.state_dict(), fingerprint)
                 if on_round_end is not None:
                     with torch.random.fork_rng(devices=[]):
@@ -127,7 +127,7 @@ def fit(
 class _Run:
     """State of a training, and the steps and rounds that advance it.
 
-    The average of the weights is what is validated, kept and returned.
+    The averaged weights are validated, stored and returned.
     """
 
     def __init__(self, flow: nn.Module, recipe: Recipe, fabric: Fabric) -> None:
@@ -140,7 +140,7 @@ class _Run:
             self.parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
         )
         self.scheduler = recipe.make_scheduler(optimizer)
-        self.averaged = AveragedModel(flow, multi_avg_fn=exponential_average(recipe.ema_decay))
+        self.averaged = AveragedModel(flow, multi_avg_fn=make_exponential_average(recipe.ema_decay))
         self.averaged.n_averaged.fill_(1)  # the initial weights are the first ones averaged
         self.module, self.optimizer = fabric.setup(LogLikelihood(flow), optimizer)
         self.history: list[dict[str, float]] = []
@@ -165,11 +165,12 @@ class _Run:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def train_round(self, source: RowSource | StreamSource, seed: int, monitor: Monitor | None) -> bool:
-        """Trains for one round, and returns whether it is whole: the time limit may cut it short."""
+        """Trains for one round, and returns whether it is complete: the time limit may cut it short."""
+        # The noise of a round depends on seed, step and process only: a resumed training draws the same.
         torch.manual_seed(seed * 1_000_003 + self.step + 2**40 * self.fabric.global_rank)
         self._training_mean = _Mean()
         end = min(self.step + self.recipe.round_steps, self.recipe.max_steps)
-        for batch in source.batches(range(self.step, end)):
+        for batch in source.iter_batches(range(self.step, end)):
             self.train_step(batch)
             if monitor is not None:
                 monitor.advance(self.step, self._training_mean.value)
@@ -191,7 +192,7 @@ class _Run:
         norm = self.fabric.clip_gradients(
             self.module, self.optimizer, max_norm=self.recipe.max_grad_norm, error_if_nonfinite=False
         )
-        assert norm is not None  # as there is a max_norm
+        assert norm is not None  # clip_gradients returns it if max_norm is given
         if torch.isfinite(norm) and torch.isfinite(loss):
             self.optimizer.step()
             self.averaged.update_parameters(self.flow)
@@ -255,8 +256,8 @@ class _Run:
         mean = _Mean()
         rank, world_size = self.fabric.global_rank, self.fabric.world_size
         score = LogLikelihood(self.averaged.module.eval())
-        for start in range(rank * VALIDATION_BLOCK, len(validation), world_size * VALIDATION_BLOCK):
-            block = validation.take(slice(start, start + VALIDATION_BLOCK))
+        for start in range(rank * MAX_BLOCK_ROWS, len(validation), world_size * MAX_BLOCK_ROWS):
+            block = validation.take(slice(start, start + MAX_BLOCK_ROWS))
             mean.add(*score(block.to(self.fabric.device)))
         self.averaged.module.train()
         if world_size > 1:
@@ -271,7 +272,7 @@ class _Run:
         return bool(self.fabric.broadcast(self.seconds >= limit))  # the first process decides for all
 
     def load_best(self) -> nn.Module:
-        """The flow with the best averaged weights."""
+        """Loads the best averaged weights, and returns their flow."""
         if not self.best:
             raise FloatingPointError(
                 f"the held-out log-likelihood was never finite: lower learning_rate, which was "
@@ -281,6 +282,7 @@ class _Run:
         return self.averaged.module
 
     def state_dict(self) -> dict[str, Any]:
+        """The state for a checkpoint."""
         return {
             "flow": self.flow.state_dict(),
             "averaged": self.averaged.state_dict(),
@@ -290,6 +292,7 @@ class _Run:
         } | {name: getattr(self, name) for name in _COUNTERS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from the state of a checkpoint."""
         self.flow.load_state_dict(state["flow"])
         self.averaged.load_state_dict(state["averaged"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -297,17 +300,18 @@ class _Run:
         self._seconds_before = state["seconds"]
         for name in _COUNTERS:
             setattr(self, name, state[name])
-        if self.stopped in ("", "time_limit"):  # more time may have been given
+        if self.stopped in ("", "time_limit"):  # the new time limit may be longer
             self.stopped = "time_limit" if self.best and self._is_out_of_time() else ""
 
 
 _COUNTERS = ["history", "best", "best_score", "rounds_since_best", "step", "skipped", "skipped_in_a_row", "stopped"]
+"""Attributes of `_Run` that a checkpoint stores unchanged."""
 
 
 class LogLikelihood(nn.Module):
-    """Weighted sum of the log-densities of some rows, and the sum of the weights.
+    """Log-likelihood of rows: the weighted sum of their log-densities, and the sum of the weights.
 
-    A module, so that distributed strategies see forward and backward as one.
+    This is a module because distributed strategies wrap the forward pass of a module.
     """
 
     def __init__(self, flow: nn.Module) -> None:
@@ -337,14 +341,14 @@ class _Mean:
         return self.total / self.weight if self.weight else math.nan
 
 
-def exponential_average(decay: float) -> Callable[[Any, Any, Any], None]:
+def make_exponential_average(decay: float) -> Callable[[PARAM_LIST, PARAM_LIST, Tensor | int], None]:
     """Exponential moving average of weights, for torch's `AveragedModel`.
 
-    The decay is smaller at first, because the first weights are the worst.
+    The decay is smaller in the first steps, so that the initial weights are forgotten quickly.
     """
 
     @torch.no_grad()
-    def update(averaged: Any, current: Any, count: Any) -> None:
+    def update(averaged: PARAM_LIST, current: PARAM_LIST, count: Tensor | int) -> None:
         keep = min(decay, (1 + int(count)) / (10 + int(count)))
         torch._foreach_lerp_(averaged, current, 1 - keep)
 
@@ -352,6 +356,7 @@ def exponential_average(decay: float) -> Callable[[Any, Any, Any], None]:
 
 
 def _make_source(data: Data, batch_size: int, seed: int, fabric: Fabric) -> RowSource | StreamSource:
+    """Batches of rows in memory, or of a function that returns the next batch."""
     if callable(data) and not isinstance(data, Rows | Tensor):
         return StreamSource(data)
     rows = as_rows("data", data)
@@ -359,7 +364,7 @@ def _make_source(data: Data, batch_size: int, seed: int, fabric: Fabric) -> RowS
     return RowSource(rows, batch_size, seed, fabric.global_rank, fabric.world_size)
 
 
-def _single_cpu() -> Fabric:
+def _make_cpu_fabric() -> Fabric:
     from lightning_fabric import Fabric
 
     return Fabric(accelerator="cpu", devices=1)

@@ -6,12 +6,15 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from elflow.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric.loggers.logger import Logger
 
 __all__ = ["Monitor"]
 
@@ -72,11 +75,11 @@ class Monitor:
             logger.save()  # after every round: a crash loses nothing
 
 
-def _make_loggers(folder: Path) -> list[Any]:
+def _make_loggers(folder: Path) -> list[Logger]:
     from lightning_fabric.loggers.csv_logs import CSVLogger
     from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
-    loggers: list[Any] = [CSVLogger(folder, name="csv")]
+    loggers: list[Logger] = [CSVLogger(folder, name="csv")]
     with suppress(ModuleNotFoundError):  # TensorBoard is optional
         loggers.append(TensorBoardLogger(folder, name="tensorboard"))
     return loggers

@@ -36,7 +36,7 @@ class Recipe:
         max_grad_norm: Maximum norm of the gradient; longer gradients are scaled down. Infinity for no clipping.
         ema_decay: Decay of the exponential moving average of the weights; 0 for no averaging.
         weight_decay: Weight decay of AdamW.
-        halve_every: See `schedule`, as for the next five.
+        halve_every: See `schedule`.
         plateau_patience: See `schedule`.
         warmup_steps: See `schedule`.
         hold_steps: See `schedule`.
@@ -85,7 +85,7 @@ class Recipe:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON stores them."""
+        """The settings as a dictionary for JSON."""
         return asdict(self)
 
     def make_scheduler(self, optimizer: Optimizer) -> LRScheduler | ReduceLROnPlateau:
@@ -146,7 +146,7 @@ IMAGE_RECIPE = Recipe(
     gamma=0.99999,
     min_learning_rate=2e-4,
 )
-"""The paper's settings for images: 100 steps of warm-up, and a slow decay after 100,000 steps."""
+"""Settings of the paper for images: 100 steps of warm-up, and a slow decay after 100,000 steps."""
 IMAGE_RECIPE_CPU = replace(
     IMAGE_RECIPE,
     learning_rate=4e-3,
@@ -157,7 +157,7 @@ IMAGE_RECIPE_CPU = replace(
     hold_steps=2_000,
     gamma=0.9996,
 )
-"""A larger rate and smaller batches, for ten minutes unless another time limit is set."""
+"""Settings for ten minutes on a CPU: a larger learning rate and smaller batches."""
 
 
 def image_recipe(size: str = "paper") -> Recipe:

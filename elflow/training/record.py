@@ -52,19 +52,19 @@ class Training:
         return f"{self.steps:,} steps in {format_duration(self.seconds)}, {STOP_REASONS[self.stopped]}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as JSON stores it."""
+        """The record as a dictionary for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Training:
-        """The record of `to_dict`."""
+        """Builds the record from the result of `to_dict`."""
         training = cls(**state)
-        training.describe()  # fails for wrong types
+        training.describe()  # raises an error for wrong types, as in a damaged file
         return training
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people to read.
+    """Formats a duration in seconds, minutes or hours.
 
     Example:
         >>> format_duration(4.25), format_duration(95), format_duration(7260)

@@ -11,7 +11,7 @@ from torch import Tensor
 from elflow._checks import check_finite
 from elflow.flows.dequantization import Cells
 
-__all__ = ["RowSource", "Rows", "StreamSource", "as_rows"]
+__all__ = ["Batch", "RowSource", "Rows", "StreamSource", "as_rows"]
 
 
 class Rows:
@@ -52,21 +52,30 @@ class Rows:
         return self._map(lambda part: part.to(device, non_blocking=True))
 
     def check_finite(self, name: str) -> None:
-        """Refuses NaN and infinities; `name` is the argument that the error names."""
-        parts = {"": self.x, ".context": self.context, ".weight": self.weight}
+        """Raises an error if a value is NaN or infinite; the error names the argument `name`."""
+        tensors = {"": self.x, ".context": self.context, ".weight": self.weight}
         if isinstance(self.x, Cells):
-            parts = {"": self.x.exact, " (cells)": self.x.low, " (offsets)": self.x.offset} | parts
-        for suffix, part in parts.items():
-            if isinstance(part, Tensor) and part.is_floating_point() and part.numel():
-                check_finite(name + suffix, part.reshape(len(part), -1))
+            tensors |= {"": self.x.exact, " (cells)": self.x.low, " (offsets)": self.x.offset}
+        for suffix, tensor in tensors.items():
+            if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel():
+                check_finite(name + suffix, tensor.reshape(len(tensor), -1))
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Rows:
         x = Cells(*map(function, self.x)) if isinstance(self.x, Cells) else function(self.x)
         return Rows(x, *(None if part is None else function(part) for part in (self.context, self.weight)))
 
 
-def as_rows(name: str, data: Rows | Tensor | Sequence[Tensor]) -> Rows:
-    """Rows of a tensor, or of a pair of features and context."""
+Batch = Rows | Tensor | Sequence[Tensor]
+"""`Rows`, features `(N, features)`, or a sequence of features, context and weights."""
+
+
+def as_rows(name: str, data: Batch) -> Rows:
+    """Converts a tensor, or a pair of features and context, to `Rows`.
+
+    Arguments:
+        name: The name of the argument, for errors.
+        data: `Rows`, features `(N, features)`, or a sequence of features, context and weights.
+    """
     if isinstance(data, Rows):
         return data
     if isinstance(data, Tensor):
@@ -79,15 +88,22 @@ def as_rows(name: str, data: Rows | Tensor | Sequence[Tensor]) -> Rows:
 class RowSource:
     """Batches of rows in memory, as slices of random permutations.
 
-    Each pass over the rows has its own permutation, which depends on the seed and on the number of the pass only. So
-    the batch of a step depends on its number alone, and a resumed training sees the batches it would have seen.
+    Each pass over the rows has its own permutation, which depends only on the seed and the index of the pass. So the
+    batch of a step depends only on the index of the step, and a resumed training sees the batches that it would have
+    seen without the interruption.
 
     Arguments:
         rows: The rows.
-        batch_size: Rows in a batch, over all processes.
+        batch_size: The number of rows in a batch, over all processes.
         seed: Seed of the permutations.
-        rank: The number of this process, which takes its share of each batch.
+        rank: The index of this process, which takes its share of each batch.
         world_size: The number of processes.
+
+    Example:
+        >>> source = RowSource(Rows(torch.arange(6.0)[:, None]), batch_size=3, seed=0)
+        >>> first, second = source.iter_batches(range(2))
+        >>> sorted(torch.cat([first.x, second.x]).flatten().tolist())
+        [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     """
 
     def __init__(self, rows: Rows, batch_size: int, seed: int, rank: int = 0, world_size: int = 1) -> None:
@@ -97,12 +113,12 @@ class RowSource:
         self.rank = rank
         self.world_size = world_size
 
-    def first(self, count: int) -> Rows:
-        """Rows for data-dependent initialisation."""
+    def take_first(self, count: int) -> Rows:
+        """The first rows, for data-dependent initialisation."""
         return self.rows.take(slice(count))
 
-    def batches(self, steps: range) -> Iterator[Rows]:
-        """The batches of some steps."""
+    def iter_batches(self, steps: range) -> Iterator[Rows]:
+        """Yields the batch of each step."""
         per_pass = len(self.rows) // self.batch_size
         current, order = -1, torch.empty(0)
         for step in steps:
@@ -115,24 +131,29 @@ class RowSource:
 
 
 class StreamSource:
-    """Batches from a function that returns the next one, such as fresh samples of a known distribution.
+    """Batches from a function that returns the next one, such as new samples of a known distribution.
 
     Arguments:
-        next_batch: Returns features `(N, features)`, a pair of features and context, or `Rows`.
+        next_batch: Function that returns features `(N, features)`, a pair of features and context, or `Rows`.
+
+    Example:
+        >>> source = StreamSource(lambda: torch.zeros(3, 2))
+        >>> [len(batch) for batch in source.iter_batches(range(2))]
+        [3, 3]
     """
 
-    def __init__(self, next_batch: Callable[[], Any]) -> None:
+    def __init__(self, next_batch: Callable[[], Batch]) -> None:
         self.next_batch = next_batch
         self._peeked: Rows | None = None
 
-    def first(self, count: int) -> Rows:
+    def take_first(self, count: int) -> Rows:
         """The first batch, for data-dependent initialisation; training sees it again."""
         self._peeked = as_rows("data()", self.next_batch())
         self._peeked.check_finite("data()")
         return self._peeked
 
-    def batches(self, steps: range) -> Iterator[Rows]:
-        """The next batches, one for each step."""
+    def iter_batches(self, steps: range) -> Iterator[Rows]:
+        """Yields the next batch for each step."""
         for _ in steps:
             batch, self._peeked = self._peeked, None
             yield as_rows("data()", self.next_batch()) if batch is None else batch

@@ -17,8 +17,7 @@ from elflow._checks import check_choice
 from elflow.flows import ELF
 from elflow.flows.layered import LayeredFlow
 from elflow.functional import bumps
-from elflow.nn import ActNorm
-from elflow.nn.start import initial_phi
+from elflow.nn import ActNorm, draw_initial_phi
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table, group_records
 from experiments.framework.figure import ACCENT, GREEN, INK, SOFT, draw_figure
 from experiments.framework.measure import count_parameters, mean_and_error
@@ -118,7 +117,7 @@ class ReluELF(LazyTransform):
     def __init__(self, units: int, corners: bool) -> None:
         super().__init__()
         self.units = units
-        start = initial_phi(1, units)[0]
+        start = draw_initial_phi(1, units)[0]
         count = 0 if corners else units + 2 * ((units + 1) // 2)  # sharpness, place and width come before the heights
         self.register_buffer("still", start[:count])
         self.phi = nn.Parameter(start[count:])
