@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard elflow/kernels/csrc/*)
 
-.PHONY: demo demo-images reproduce test lint docs bench clean
+.PHONY: demo demo-images reproduce test check lint docs bench clean
 
 demo: .venv/.demo
 	@mkdir -p demo
@@ -31,6 +31,10 @@ reproduce: .venv/.experiments
 
 test: .venv/.test lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two workers, one thread each: more get into each other's way
+
+# For the edit loop: less than a minute.
+check: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not slow and not paper"
 
 lint: .venv/.test
 	$(BIN)/ruff check .
