@@ -15,7 +15,7 @@ from _command import fails, run, succeeds
 from PIL import Image
 
 import elflow
-from elflow.cli import images as commands
+from elflow.cli import _images as steps
 from elflow.datasets import example
 from elflow.io import grids
 from elflow.io.images import read_images
@@ -83,12 +83,12 @@ def test_fit_says_what_it_found_and_how_it_went(folder, tmp_path):
 
 def test_held_out_images_were_not_trained_on(folder):
     images = read_images(folder / "data.npz")
-    rows, kept = commands._split_rows(images, CLASSES, None, 0)
+    rows, kept = steps.split_rows(images, CLASSES, None, 0)
     assert (len(rows), len(kept)) == (36, 4)
     both = torch.cat([rows.x, kept.x]).flatten(1)
     assert len(torch.cat([both, images.x.flatten(1)]).unique(dim=0)) == len(images.x)
-    again, _ = commands._split_rows(images, CLASSES, None, 0)
-    other, _ = commands._split_rows(images, CLASSES, None, 1)
+    again, _ = steps.split_rows(images, CLASSES, None, 0)
+    other, _ = steps.split_rows(images, CLASSES, None, 1)
     assert torch.equal(rows.x, again.x)
     assert not torch.equal(rows.x, other.x)
     bars = rows.x.double().mean((1, 3)).reshape(-1, 4, 2).sum(2).argmax(1)
@@ -105,7 +105,7 @@ def test_what_is_learned_shows(folder, tmp_path):
 def test_validation_is_a_share_or_a_number(folder):
     images = read_images(folder / "data.npz")
     for validation, count in [(None, 4), (0.25, 10), (0.001, 1), (1.0, 1), (7.0, 7)]:
-        assert len(commands._split_rows(images, CLASSES, validation, 0)[1]) == count
+        assert len(steps.split_rows(images, CLASSES, validation, 0)[1]) == count
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_validation_is_a_share_or_a_number(folder):
      ((3, 32, 32), "cifar10")],
 )  # fmt: skip
 def test_the_preset_follows_from_the_images(shape, name):
-    assert commands._choose_preset(torch.zeros(1, *shape)) == name
+    assert steps.choose_preset(torch.zeros(1, *shape)) == name
 
 
 def test_colours_resized_pictures_and_levels(tmp_path):
@@ -204,7 +204,7 @@ def test_score(folder, tmp_path, monkeypatch):
     expected = elflow.load(folder / "given.elf").bits_per_dim(images.x, images.labels).double().numpy()
     np.testing.assert_array_equal(scores["bits_per_dim"], expected)
     assert f"{expected.mean():.4f} +- {expected.std(ddof=1) / 40**0.5:.4f} bits/dim" in out
-    monkeypatch.setattr(commands, "SCORE_BLOCK", 16)
+    monkeypatch.setattr(steps, "SCORE_BLOCK", 16)
     blocks, _ = succeeds(*arguments, "-o", tmp_path / "b.csv")
     assert "40" in blocks
     assert len(pd.read_csv(tmp_path / "b.csv")) == 40
