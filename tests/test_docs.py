@@ -122,7 +122,9 @@ def test_every_page_is_in_the_navigation():
     assert not missing
 
 
-def test_contributing_lists_every_room():
+def test_contributing_lists_every_module():
     layout = (ROOT / "CONTRIBUTING.md").read_text()
-    rooms = [room for room in RULES if not room.startswith("__")]
-    assert not [room for room in rooms if not re.search(rf"^\|.*`{room}(/|\.py)`.*\|", layout, flags=re.MULTILINE)]
+    modules = [module for module in RULES if not module.startswith("__")]
+    assert not [
+        module for module in modules if not re.search(rf"^\|.*`{module}(/|\.py)`.*\|", layout, flags=re.MULTILINE)
+    ]

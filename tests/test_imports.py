@@ -1,7 +1,7 @@
-"""The layout of the package: imports between its rooms point one way, and private names stay in their room.
+"""The layout of the package: imports between its modules point one way, and private names stay in their module.
 
-A room is a folder or a file at the top of `elflow/`. `RULES` lists the rooms from the bottom to the top, each with the
-rooms that it may import.
+A module, here, is a folder or a file at the top of `elflow/`. `RULES` lists the modules from the bottom to the top,
+each with the modules that it may import.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ RULES["cli"] = set(RULES) - {"__init__"}
 RULES["__main__"] = {"cli"}
 
 SHARED = {"_checks", "_files", "_model_file"}
-"""Modules that start with an underscore because users should not import them, but that all rooms share."""
+"""Modules that start with an underscore because users should not import them, but that all others share."""
 
 LAZY = {"cli", "__init__"}
-"""Rooms that may import others inside functions, to start quickly. Elsewhere that would hide a cycle."""
+"""Modules that may import others inside functions, to start quickly. Elsewhere that would hide a cycle."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ def find_homes(source: str) -> dict[str, str]:
     return {name: module for module, _, name in targets if module != "elflow"}
 
 
-def check_imports(room: str, each: Import, homes: dict[str, str]) -> Iterator[str]:
-    """The rules that one import in a room breaks."""
+def check_imports(module: str, each: Import, homes: dict[str, str]) -> Iterator[str]:
+    """The rules that one import in a module breaks."""
     top, *names = each.target.split(".")
     if top == "experiments":
         yield f"elflow must not import experiments, got {each.target}"
@@ -118,16 +118,16 @@ def check_imports(room: str, each: Import, homes: dict[str, str]) -> Iterator[st
     if names[0] in homes:
         names = [*homes[names[0]].split(".")[1:], *names]
     other = names[0]
-    if each.is_lazy and room not in LAZY:
+    if each.is_lazy and module not in LAZY:
         yield f"imports inside functions are for {' and '.join(sorted(LAZY))} only, got {each.target}"
-    if other == room:
+    if other == module:
         return
     if other not in RULES:
-        yield f"room {other!r} must be listed in RULES, got {each.target}"
-    elif other not in RULES[room] and not each.is_typing_only:
-        yield f"{room} may import {', '.join(sorted(RULES[room])) or 'no other room'}, got {each.target}"
+        yield f"module {other!r} must be listed in RULES, got {each.target}"
+    elif other not in RULES[module] and not each.is_typing_only:
+        yield f"{module} may import {', '.join(sorted(RULES[module])) or 'no other module'}, got {each.target}"
     if (other.startswith("_") and other not in SHARED) or any(_is_private(name) for name in names[1:]):
-        yield f"private names must stay in their room, got {each.target}"
+        yield f"private names must stay in their module, got {each.target}"
 
 
 def _is_private(name: str) -> bool:
@@ -161,21 +161,21 @@ def check_package(sources: dict[str, str]) -> list[str]:
     owners: dict[str, set[str]] = defaultdict(set)
     for path, (defined, _) in members.items():
         for name in defined:
-            owners[name].add(_room(path))
+            owners[name].add(_module(path))
 
     broken: list[tuple[str, int, str]] = []
     for path, source in sources.items():
-        room = _room(path)
-        if room not in RULES:
-            broken.append((path, 1, f"room {room!r} must be listed in RULES"))
+        module = _module(path)
+        if module not in RULES:
+            broken.append((path, 1, f"module {module!r} must be listed in RULES"))
             continue
         for each in find_imports(source, ".".join(path.split("/")[:-1])):
-            broken += [(path, each.line, message) for message in check_imports(room, each, homes)]
+            broken += [(path, each.line, message) for message in check_imports(module, each, homes)]
         for line, use in members[path][1]:
-            rooms = owners[use.rpartition(".")[2]]
-            if rooms and room not in rooms:
-                owner = " or ".join(sorted(rooms))
-                broken.append((path, line, f"private members must stay in their room, got {use} of {owner}"))
+            modules = owners[use.rpartition(".")[2]]
+            if modules and module not in modules:
+                owner = " or ".join(sorted(modules))
+                broken.append((path, line, f"private members must stay in their module, got {use} of {owner}"))
     return [f"{path}:{line}: {message}" for path, line, message in sorted(set(broken))]
 
 
@@ -189,11 +189,11 @@ def check_experiments(sources: dict[str, str]) -> list[str]:
             is_shared = names[0] == "elflow" and names[1:2] and names[1] in SHARED
             private = [name for name in names[2 if is_shared else 1 :] if _is_private(name)]
             if names[0] in ("elflow", "experiments") and names[:2] != own and private:
-                broken.append(f"{path}:{each.line}: private names must stay in their room, got {each.target}")
+                broken.append(f"{path}:{each.line}: private names must stay in their module, got {each.target}")
     return broken
 
 
-def _room(path: str) -> str:
+def _module(path: str) -> str:
     return path.split("/")[1].removesuffix(".py")
 
 
@@ -201,10 +201,10 @@ def _room(path: str) -> str:
 
 
 def test_rules_point_one_way():
-    """Each room imports rooms that are listed before it, so that no cycle is possible."""
-    rooms = list(RULES)
-    for room, allowed in RULES.items():
-        assert allowed <= set(rooms[: rooms.index(room)]), room
+    """Each module imports modules that are listed before it, so that no cycle is possible."""
+    modules = list(RULES)
+    for module, allowed in RULES.items():
+        assert allowed <= set(modules[: modules.index(module)]), module
 
 
 def test_the_package_keeps_the_rules():
@@ -260,8 +260,8 @@ def check_one(path, source):
         ("nn/mlp.py", "import elflow\n\nx = elflow.ELF(3)", "3: nn may import .*, got elflow.ELF"),
         ("nn/mlp.py", "import elflow\n\nx = elflow.flows.y.z", "3: nn may import .*, got elflow.flows.y.z"),
         ("nn/mlp.py", "import_module('elflow.flows')", "1: nn may import .*, got elflow.flows"),
-        ("_checks.py", "from elflow import kernels", "1: _checks may import no other room, got elflow.kernels"),
-        ("__init__.py", "from elflow import kernels", "1: __init__ may import no other room, got elflow.kernels"),
+        ("_checks.py", "from elflow import kernels", "1: _checks may import no other module, got elflow.kernels"),
+        ("__init__.py", "from elflow import kernels", "1: __init__ may import no other module, got elflow.kernels"),
         # inside functions
         ("nn/mlp.py", "def f():\n    from elflow import transforms", "2: imports inside functions .*transforms"),
         ("nn/mlp.py", "def f():\n    from elflow.nn import start", "2: imports inside functions .*nn.start"),
@@ -278,12 +278,12 @@ def check_one(path, source):
             "if typing.TYPE_CHECKING:\n    from elflow.cli._fit import fit",
             "2: private names .*, got elflow.cli._fit.fit",
         ),
-        # outside of the package, and rooms without a rule
+        # outside of the package, and modules without a rule
         ("cli/_fit.py", "import experiments.paper", "1: elflow must not import experiments, got experiments.*"),
         ("cli/_fit.py", "from experiments import paper", "1: elflow must not import experiments, got experiments.*"),
         ("cli/_fit.py", "import_module('experiments.a')", "1: elflow must not import experiments, got experiments.a"),
-        ("attic/a.py", "", "1: room 'attic' must be listed in RULES"),
-        ("cli/_fit.py", "from elflow.attic import a", "1: room 'attic' must be listed in RULES, got elflow.attic.a"),
+        ("attic/a.py", "", "1: module 'attic' must be listed in RULES"),
+        ("cli/_fit.py", "from elflow.attic import a", "1: module 'attic' must be listed in RULES, got elflow.attic.a"),
     ],
 )
 def test_the_checker_reports(path, source, message):
@@ -313,6 +313,6 @@ def test_the_checker_accepts(path, source):
 def test_the_checker_of_experiments():
     source = "from elflow._checks import a\n\nfrom experiments.data import _b\nfrom elflow.io import _c"
     path = "experiments/data/b.py"
-    assert check_experiments({path: source}) == [f"{path}:4: private names must stay in their room, got elflow.io._c"]
+    assert check_experiments({path: source}) == [f"{path}:4: private names must stay in their module, got elflow.io._c"]
     path = "experiments/paper/b.py"
     assert [line.split(":")[1] for line in check_experiments({path: source})] == ["3", "4"]
