@@ -18,7 +18,7 @@ to `experiments/registry.py`:
     >>> def work(plan, settings, folder):  # returns a record, as in JSON; may leave files in the folder
     ...     start = time.perf_counter()
     ...     return {"sum": sum(range(settings["n"])), "time": time.perf_counter() - start}
-    >>> def report(plan, records, folder):  # may write pictures into the folder
+    >>> def report(plan, records, folder):  # may write figures into the folder
     ...     rows = [[key, str(record["sum"])] for key, record in records.items()]
     ...     return Report("Sums were computed.", [Table("Sums", ["job", "sum"], rows)])
     >>> EXPERIMENT = Experiment("sums", "Sums of numbers", jobs, work, report, exclusive=True)  # it measures times

@@ -32,7 +32,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command and returns its exit code: 0, 1 after failed jobs, 2 for wrong arguments, 130 after Ctrl-C.
+    """Run the command and return its exit code: 0, 1 after failed jobs, 2 for wrong arguments, 130 after Ctrl-C.
 
     Example:
         >>> main(["bench", "sines"])
@@ -56,9 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     for group in GROUPS.values():
         command = commands.add_parser(
             group.name,
-            help=f"run experiments of the group {group.name}",
-            description=f"{group.title}: {', '.join(group.members)}. A run that was interrupted resumes when the same "
-            "command is given again; failed jobs are repeated.",
+            help=group.help or f"run {group.title}",
+            description=f"{group.title}: {', '.join(group.members)}. Run the same command again to resume; "
+            "failed jobs are retried.",
         )
         command.set_defaults(function=_run, group=group)
         command.add_argument("names", nargs="+", metavar="NAME", help=f"names of experiments, or {EVERY}")
@@ -70,11 +70,17 @@ def _parser() -> argparse.ArgumentParser:
             help="folder with data sets (default: $ELFLOW_DATA)",
         )
         command.add_argument(
-            "--scale", choices=SCALES, default="cpu", help="minutes on two cores, or the settings of the paper"
+            "--scale",
+            choices=SCALES,
+            default="cpu",
+            help="cpu: minutes on two cores; paper: sizes near the paper's (default: cpu)",
         )
         command.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
         command.add_argument(
-            "--effort", type=float, default=1.0, help="factor for training steps, sizes and measuring times"
+            "--effort",
+            type=float,
+            default=1.0,
+            help="multiplier for training steps, sizes and timing (default: 1)",
         )
         command.add_argument(
             "--processes",
@@ -100,11 +106,11 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--keep",
             action="store_true",
-            help="copy results and pictures to experiments/results, for the documentation",
+            help="copy results and figures to experiments/results, for the documentation",
         )
     listing = commands.add_parser("list", help="list the experiments and their options")
     listing.set_defaults(function=_list)
-    table = commands.add_parser("table", help="print the Markdown tables of a kept result")
+    table = commands.add_parser("table", help="print the Markdown tables of a stored result")
     table.set_defaults(function=_print_tables)
     table.add_argument("group", choices=list(GROUPS))
     table.add_argument("name", metavar="NAME")
@@ -130,7 +136,7 @@ def _run(options: argparse.Namespace) -> int:
     print(f"page: {output / 'index.html'}")
     if options.keep:
         for name in reports:
-            print(f"kept: {keep_result(group, output / name)}")
+            print(f"stored: {keep_result(group, output / name)}")
     failed = [f"{name}: {line}" for name in reports for line in read_json(output / name / "result.json")["failed"]]
     for line in failed:
         _log(f"failed: {line}")

@@ -27,6 +27,7 @@ GROUPS = {
             "sampling": "experiments.paper.sampling:EXPERIMENT",
             "samples": "experiments.paper.samples:EXPERIMENT",
         },
+        help="run the paper's experiments",
     ),
     "bench": Group(
         "bench",
@@ -49,6 +50,7 @@ GROUPS = {
             "image-sampling": "experiments.bench.image_sampling:EXPERIMENT",
             "image-speed": "experiments.bench.image_speed:EXPERIMENT",
         },
+        help="run the benchmarks",
     ),
 }
 """The groups by name, with their experiments in the order of the page."""

@@ -1,4 +1,4 @@
-"""Safety against crashes: `elflow fit` is killed at random moments and resumed, and compared with an uninterrupted fit.
+"""Recovery from crashes: `elflow fit` is killed at random moments and resumed, and compared with an uninterrupted fit.
 
 Both models must be equal bit for bit on one thread, and no file may have the model's name before it is complete. A fit
 that is done before its kill is compared, and the next kill hits a new one.
@@ -58,7 +58,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
 
 
 def _kill_and_resume(folder: Path, kills: int, rows: int, steps: int, seed: int) -> Outcome:
-    """Kills and resumes fits in a folder until all kills are done and the last fit is finished."""
+    """Kill and resume fits in a folder until all kills are done and the last fit is finished."""
     rng, outcome = np.random.default_rng(seed), Outcome()
     data, reference = folder / "data.csv", folder / "reference" / "model.elf"
     table = _make_table(rows, seed)
@@ -152,4 +152,4 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     return Report(text, [Table("Kills", ["", "number"], rows, note)], failures=failures)
 
 
-EXPERIMENT = Experiment("crash", "Safety against crashes", jobs, work, report, exclusive=True)
+EXPERIMENT = Experiment("crash", "Recovery from crashes", jobs, work, report, exclusive=True)

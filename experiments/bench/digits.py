@@ -19,7 +19,7 @@ FLOW = {"transforms": 3, "units": 16, "hidden_features": [256, 256]}
 STEPS, LEARNING_RATE = 3_000, 1e-3
 SECONDS = 60.0
 N_SAMPLES, N_SLOW_SAMPLES = 1_000, 50
-"""Numbers of samples of exact sweeps, and of each method for the comparison of network calls."""
+"""Numbers of samples of exact sweeps, and of each method for the comparison of network evaluations."""
 LOOSE_TOLERANCE = 5e-5
 
 

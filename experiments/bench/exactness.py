@@ -24,7 +24,7 @@ PROMISED = {
 }
 """Maximum errors that the documentation promises."""
 SHARES = {1: 0.1, 2: 0.1, 3: 0.1, 5: 0.1, 8: 0.15, 16: 0.2, 33: 0.15, 64: 0.08, 128: 0.019, 1000: 0.001}
-"""Share of the networks by number of units: many small ones, a few large ones."""
+"""Fraction of the networks by number of units: many small ones, a few large ones."""
 BOUNDS = (0.5, 0.99, 0.9999)
 DISTANCES = (1e-3, 1.0, 1e3, 1e8)
 

@@ -1,4 +1,4 @@
-"""Speed of ELF beside zuko's neural spline flow of the same size on both toys: training, log-density, sampling."""
+"""Speed of ELF beside zuko's neural spline flow on both toy distributions: training, log-density, sampling."""
 
 from __future__ import annotations
 
@@ -68,4 +68,4 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     return Report(text, tables)
 
 
-EXPERIMENT = Experiment("flows", "Speed of ELF and NSF on the toys", jobs, work, report, exclusive=True)
+EXPERIMENT = Experiment("flows", "Speed of ELF and NSF on toy distributions", jobs, work, report, exclusive=True)

@@ -94,7 +94,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     columns = [
         "method",
         "samples",
-        "network calls",
+        "network evaluations",
         "residual",
         "converged",
         "different pixels",

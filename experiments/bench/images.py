@@ -144,7 +144,7 @@ def missing(plan: Plan) -> list[str]:
 
 EXPERIMENT = Experiment(
     "images",
-    "Image models within the same time",
+    "Image models with equal training time",
     jobs,
     work,
     report,

@@ -135,7 +135,7 @@ def missing(plan: Plan) -> list[str]:
 
 EXPERIMENT = Experiment(
     "mixed",
-    "Samples of a table with columns of every kind",
+    "Samples of a mixed-type table",
     jobs,
     work,
     report,

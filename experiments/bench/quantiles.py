@@ -85,7 +85,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         f"deviation is {largest:.1f}."
     )
     columns = ["test rows", "number", *(f"{100 * level:g} %" for level in LEVELS), "largest deviation"]
-    note = "Share of test rows below each quantile, and its deviation in standard errors."
+    note = "Fraction of test rows below each quantile, and its deviation in standard errors."
     return Report(text, [Table("Coverage of conditional quantiles", columns, rows, note)], failures=failures)
 
 

@@ -59,7 +59,7 @@ def jobs(plan: Plan) -> list[Job]:
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
-    """Fits a model and scores the test rows, whose log-densities it leaves in the folder."""
+    """Fit a model and score the test rows. Leave their log-densities in the folder."""
     name, model = settings["set"], settings["model"]
     training, test = load_table(plan, name, settings["seed"], settings["rows"])
     score = _score_flow if model in FLOWS else _score_baseline
@@ -110,7 +110,7 @@ def _score_baseline(
 
 
 def _make_standardiser(est: FlowDensity, training: pd.DataFrame) -> Encode:
-    """Standardises columns; values of cells are spread uniformly over a width of one step."""
+    """Standardise columns; values of cells are spread uniformly over a width of one step."""
 
     def to_numbers(table: pd.DataFrame, seed: int) -> np.ndarray:
         rng, columns = np.random.default_rng(seed), []

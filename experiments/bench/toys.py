@@ -63,4 +63,4 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     return Report(text, [Table("Gaps to the entropy bound", columns, rows, note)])
 
 
-EXPERIMENT = Experiment("toys", "Gaps to the entropy bound on toys", jobs, work, report)
+EXPERIMENT = Experiment("toys", "Gaps to the entropy bound on toy distributions", jobs, work, report)

@@ -103,7 +103,7 @@ class _FrameUnpickler(InertUnpickler):
 
 
 def read_frame(path: Path) -> dict[str, np.ndarray]:
-    """Reads the columns `(N,)` of a pickled DataFrame of numbers, by name and in order.
+    """Read the columns `(N,)` of a pickled DataFrame of numbers, by name and in order.
 
     Example:
         >>> import pandas, tempfile

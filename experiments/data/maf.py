@@ -72,7 +72,7 @@ def maf_files(name: str) -> list[str]:
 
 
 def find_maf(name: str, folder: str | os.PathLike[str]) -> Path | None:
-    """Finds the folder of a data set.
+    """Find the folder of a data set.
 
     Arguments:
         name: One of `MAF_SETS` or `REDRAWN_SETS`.
@@ -96,7 +96,7 @@ def find_maf(name: str, folder: str | os.PathLike[str]) -> Path | None:
 
 
 def read_maf(name: str, folder: str | os.PathLike[str], seed: int = 0) -> Splits:
-    """Reads a data set and prepares it by MAF's recipe.
+    """Read a data set and prepare it by MAF's recipe.
 
     | name | features | recipe |
     | --- | --- | --- |
@@ -144,7 +144,7 @@ def read_maf(name: str, folder: str | os.PathLike[str], seed: int = 0) -> Splits
 
 
 def prepare_patches(patches: np.ndarray, rng: np.random.Generator, dtype: type = np.float32) -> np.ndarray:
-    """Dequantises image patches `(N, 64)` of bytes, subtracts the mean of each and drops the last pixel, `(N, 63)`.
+    """Dequantise image patches `(N, 64)` of bytes, subtract the mean of each and drop the last pixel, `(N, 63)`.
 
     Example:
         >>> prepare_patches(np.zeros((10, 64), np.uint8), np.random.default_rng(0)).shape
@@ -205,7 +205,7 @@ def _gas(place: Path, seed: int) -> Splits:
 
 
 def _uncorrelated(correlation: np.ndarray) -> list[int]:
-    """Removes the first column that correlates with another until none is left; returns the remaining columns."""
+    """Remove the first column that correlates with another until none is left; return the remaining columns."""
     close = correlation > MAX_CORRELATION
     np.fill_diagonal(close, False)
     kept = list(range(len(close)))

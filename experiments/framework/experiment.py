@@ -25,10 +25,10 @@ class Plan:
     """Settings of a run.
 
     Arguments:
-        scale: `"cpu"` for minutes on two cores, `"paper"` for the settings of the paper.
+        scale: `"cpu"` for minutes on two cores, `"paper"` for sizes near the paper's.
         data: The folder with data sets; None if there is none.
         seed: The random seed.
-        effort: A factor for training steps, sizes and measuring times.
+        effort: A multiplier for training steps, sizes and timing.
         options: Settings of single experiments by name: strings as on the command line. `for_experiment` parses them.
 
     Example:
@@ -138,7 +138,7 @@ class Report:
     Arguments:
         text: The findings, in paragraphs of Markdown.
         tables: The tables.
-        pictures: Captions by the names of picture files in the experiment's folder.
+        pictures: Captions by the names of figure files in the experiment's folder.
         failures: Requirements that the results do not meet. A run with any of them ends with exit code 1.
     """
 
@@ -176,7 +176,7 @@ class Experiment:
         work: Runs a job: takes the plan, the job's settings and the job's folder, and returns the record. A long job
             keeps a file `checkpoint` in its folder and resumes from it; files for the report stay there, too.
         report: Takes the plan, the records by job key and the experiment's folder, and returns the report. It writes
-            pictures into that folder; the files of a job are in `folder / "jobs" / key`. Failed jobs have no record.
+            figures into that folder; the files of a job are in `folder / "jobs" / key`. Failed jobs have no record.
         missing: Lists what cannot be run with this plan and why, one line each.
         options: Settings for `--set`, by name.
         exclusive: Whether its jobs run one at a time and beside no other job, because they measure times.
@@ -212,12 +212,14 @@ class Group:
         title: The heading of its page.
         lead: The introduction of its page.
         members: The experiments in order: for each name the `module:attribute` that holds it.
+        help: The help text of its command.
     """
 
     name: str
     title: str
     lead: str
     members: Mapping[str, str] = field(default_factory=dict)
+    help: str = ""
 
     @property
     def command(self) -> str:
@@ -225,7 +227,7 @@ class Group:
         return f"python -m experiments {self.name}"
 
     def load(self, name: str) -> Experiment:
-        """Imports an experiment by its name."""
+        """Import an experiment by its name."""
         check_choice("NAME", name, self.members)
         module, _, attribute = self.members[name].partition(":")
         experiment: Experiment = getattr(import_module(module), attribute)

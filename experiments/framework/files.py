@@ -20,7 +20,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file completely or not at all, and creates its folder."""
+    """Write a file completely or not at all, and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

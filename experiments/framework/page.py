@@ -29,7 +29,7 @@ Result = dict[str, Any]
 
 
 def render_markdown(result: Result, group: Group) -> str:
-    """A section of Markdown about an experiment, for a file beside its pictures."""
+    """A section of Markdown about an experiment, for a file beside its figures."""
     parts = [f"## {result['title']}", result["text"].strip(), *map(render_table, result["tables"])]
     parts += [f"![{_one_line(caption)}]({name})\n\n{caption}" for name, caption in result["pictures"].items()]
     for heading, lines in _gaps(result).items():
@@ -56,7 +56,7 @@ def render_table(table: dict[str, Any]) -> str:
 
 
 def write_page(output: Path, group: Group) -> None:
-    """Writes `index.html` about every experiment that has a result in the folder, in the order of the group.
+    """Write `index.html` about every experiment that has a result in the folder, in the order of the group.
 
     The page is one file without scripts and external resources. It names results that cannot be read.
     """
@@ -199,7 +199,7 @@ def _picture(path: Path, caption: str) -> str:
     try:
         data = path.read_bytes()
     except OSError:
-        return f'<div class="absent">The picture <code>{escape(path.name)}</code> is missing: {_inline(caption)}</div>'
+        return f'<div class="absent">The figure <code>{escape(path.name)}</code> is missing: {_inline(caption)}</div>'
     kind = "jpeg" if path.suffix in (".jpg", ".jpeg") else "png"
     width, height = (int.from_bytes(data[k : k + 4], "big") for k in (16, 20))  # the places of the size in a PNG file
     wide = " wide" if kind == "png" and width > 1.6 * height else ""

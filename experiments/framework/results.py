@@ -1,4 +1,4 @@
-"""Results that are kept in the repository, for the documentation."""
+"""Results that are stored in the repository, for the documentation."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ FOLDER = Path(__file__).parent.parent / "results"
 
 
 def keep_result(group: Group, source: Path, folder: Path = FOLDER) -> Path:
-    """Copies the result of a finished run and its pictures.
+    """Copy the result of a finished run and its figures.
 
     Arguments:
         group: The group of the experiment.
         source: The experiment's folder of the run.
-        folder: The folder of kept results.
+        folder: The folder of stored results.
 
     Returns:
-        The path of the copy, `GROUP/NAME.json`. Pictures are beside it, as `NAME.png` or `NAME-PICTURE.png`.
+        The path of the copy, `GROUP/NAME.json`. Figures are beside it, as `NAME.png` or `NAME-FIGURE.png`.
     """
     content = (source / "result.json").read_text(encoding="utf-8")
     name = source.name
@@ -36,7 +36,7 @@ def keep_result(group: Group, source: Path, folder: Path = FOLDER) -> Path:
 
 
 def read_result(group: str, name: str, folder: Path = FOLDER) -> dict[str, Any]:
-    """A kept result that the runner wrote.
+    """A stored result that the runner wrote.
 
     Example:
         >>> read_result("paper", "networks")["title"]
@@ -44,7 +44,7 @@ def read_result(group: str, name: str, folder: Path = FOLDER) -> dict[str, Any]:
     """
     path = folder / group / f"{name}.json"
     if not path.is_file():
-        raise FileNotFoundError(f"NAME must be that of a kept result, got {name!r}: there is no {path}")
+        raise FileNotFoundError(f"NAME must be that of a stored result, got {name!r}: there is no {path}")
     result = read_json(path)
     if not isinstance(result, dict) or "tables" not in result or "records" not in result:
         raise ValueError(f"{path} must be a result of the runner, got a file of an earlier benchmark: run it again")

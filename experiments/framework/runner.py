@@ -42,7 +42,7 @@ def run(
     log: Log = print,
     group: Group = OWN,
 ) -> dict[str, Report]:
-    """Runs experiments and writes JSON, pictures and Markdown for each, and one page for all of them.
+    """Run experiments and write JSON, figures and Markdown for each, and one page for all of them.
 
     An interrupted run resumes when it is started again with the same plan and folder.
 
@@ -106,7 +106,7 @@ def run(
 
 
 def _claim(folder: Path, plan: Plan) -> None:
-    """Reserves a folder for a plan, so that results of another plan are not overwritten."""
+    """Reserve a folder for a plan, so that results of another plan are not overwritten."""
     wanted = plan.describe()
     existing = read_json(folder / "plan.json")
     if existing is None:
@@ -121,7 +121,7 @@ def _claim(folder: Path, plan: Plan) -> None:
 
 
 def _finish(each: Experiment, plan: Plan, outcomes: dict[str, Outcome], folder: Path, log: Log, group: Group) -> Report:
-    """Writes the report of an experiment."""
+    """Write the report of an experiment."""
     records = {key: outcome for key, outcome in outcomes.items() if not isinstance(outcome, str)}
     failed = [f"{key}: {outcome}" for key, outcome in outcomes.items() if isinstance(outcome, str)]
     report = Report("All jobs failed.")
@@ -156,7 +156,7 @@ def _effort_note(plan: Plan) -> str:
 
 
 def _run_tasks(tasks: list[Task], output: Path, processes: int) -> Generator[tuple[Task, Outcome], None, None]:
-    """Runs tasks and yields each with its outcome when it ends: exclusive tasks alone, after the others."""
+    """Run tasks and yield each with its outcome when it ends: exclusive tasks alone, after the others."""
     shared = [task for task in tasks if not (task[0].exclusive or task[2].exclusive)]
     alone = [task for task in tasks if task[0].exclusive or task[2].exclusive]
     if processes == 1 or len(tasks) < 2:
@@ -176,7 +176,7 @@ def _run_tasks(tasks: list[Task], output: Path, processes: int) -> Generator[tup
 
 
 def _run_job(work: Callable[[Plan, Record, Path], Record], plan: Plan, job: Job, folder: Path) -> Outcome:
-    """Runs a job and writes its record. Returns the reason if it fails, so that the other jobs continue."""
+    """Run a job and write its record. Return the reason if it fails, so that the other jobs continue."""
     stamp = _stamp(plan, job)
     start, start_cpu = time.perf_counter(), time.process_time()
     try:
@@ -195,7 +195,7 @@ def _run_job(work: Callable[[Plan, Record, Path], Record], plan: Plan, job: Job,
 
 
 def _prepare_folder(folder: Path, stamp: Record) -> None:
-    """Creates the folder of a job. Files of other settings are removed: no job can resume from their checkpoint."""
+    """Create the folder of a job. Files of other settings are removed: no job can resume from their checkpoint."""
     settings = folder / "settings.json"
     if read_json(settings) != stamp:
         shutil.rmtree(folder, ignore_errors=True)

@@ -39,7 +39,7 @@ def fit_batches(
     seed: int = 0,
     device: str = "cpu",
 ) -> tuple[F, Training]:
-    """Fits a flow to batches that are drawn for each step, and halves the learning rate every quarter of the steps.
+    """Fit a flow to batches that are drawn for each step, and halve the learning rate every quarter of the steps.
 
     Arguments:
         flow: The flow.

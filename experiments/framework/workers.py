@@ -21,7 +21,7 @@ Call = tuple[Any, ...]
 
 
 def run_in_pool(calls: Sequence[Call], processes: int) -> Generator[tuple[int, Any], None, None]:
-    """Runs calls in worker processes and yields the number and the result of each when it ends.
+    """Run calls in worker processes and yield the number and the result of each when it ends.
 
     A call whose process is killed has the result None.
     """
@@ -38,7 +38,7 @@ def run_in_pool(calls: Sequence[Call], processes: int) -> Generator[tuple[int, A
 
 
 def _run(calls: Sequence[Call], chosen: Sequence[int], processes: int) -> Generator[tuple[int, Any], None, None]:
-    """Yields the result of each chosen call, or None if the pool broke before."""
+    """Yield the result of each chosen call, or None if the pool broke before."""
     if not chosen:
         return
     others = active_children()
@@ -64,7 +64,7 @@ def _run(calls: Sequence[Call], chosen: Sequence[int], processes: int) -> Genera
 
 @contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Lets processes that are started in the block ignore Ctrl-C: this process terminates them."""
+    """Let processes that are started in the block ignore Ctrl-C: this process terminates them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -76,7 +76,7 @@ def _ignore_interrupts() -> Iterator[None]:
 
 
 def _set_up_worker() -> None:
-    """Limits torch to one thread, and ends the process when its parent is killed."""
+    """Limit torch to one thread, and end the process when its parent is killed."""
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

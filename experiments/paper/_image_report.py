@@ -78,9 +78,9 @@ def _rows(record: Record) -> list[list[str]]:
 
 
 def _published_rows(name: str) -> list[list[str]]:
-    """Rows of published figures, best first, then systems whose figures are not available here."""
+    """Rows of published figures, best first, then systems whose figures are not included here."""
     known = [[one.system, "", "", "", f"{one.value:.2f}", f"*published*: {one.reference}"] for one in _published(name)]
-    others = [[system, "", "", "", "not available", f"*published*: {paper}"] for system, paper in UNSEEN.items()]
+    others = [[system, "", "", "", "not included", f"*published*: {paper}"] for system, paper in UNSEEN.items()]
     return [*known, *others] if known else []
 
 
@@ -208,7 +208,7 @@ def _counted(counts: dict[str, int]) -> Table:
         shape, kind = "x".join(map(str, flow["shape"])), flow.get("dequantization", "uniform")
         sizes = [str(flow[size]) for size in ("channels", "blocks", "units")]
         rows.append([f"ELF, {name}", shape, kind, *sizes, f"{count:,}"])
-    note = "Counted in the models. Parameter counts of other systems are not available here."
+    note = "Counted in the models. Parameter counts of other systems are not included here."
     columns = ["preset", "images", "dequantisation", "channels", "blocks", "units", "parameters"]
     return Table("Models of the paper", columns, rows, note)
 
@@ -245,7 +245,7 @@ def _describe_sizes(name: str, runs: list[Record]) -> str:
     )
 
 
-# --- pictures ---------------------------------------------------------------------------------------------------------
+# --- figures ----------------------------------------------------------------------------------------------------------
 
 
 def _label(record: Record) -> str:

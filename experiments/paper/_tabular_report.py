@@ -36,7 +36,7 @@ class Best(NamedTuple):
 
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
-    """Tables and pictures of all data sets."""
+    """Tables and figures of all data sets."""
     sets: dict[str, dict[str, Best]] = {}
     for key, record in records.items():
         models = sets.setdefault(record["set"], {})

@@ -47,7 +47,7 @@ class Score(NamedTuple):
 
 
 def report(name: str, plan: Plan, records: dict[str, Record], folder: Path) -> Report:
-    """Tables and pictures of a toy."""
+    """Tables and figures of a toy distribution."""
     speed = records.get("speed")
     runs: dict[str, list[Record]] = {}
     for key, record in records.items():
@@ -123,8 +123,8 @@ def _tabulate_likelihoods(name: str, scores: dict[str, Score], ranked: list[str]
         "Each standard error is that of the row's own runs: over its seeds, or over test points where there is one "
         "seed, which leaves out the spread between seeds. All models were trained by one protocol: Adam, batches of "
         "128, a learning rate of 0.003 (BNAF 0.01) that halves each quarter, averaged weights. ELF has four hidden "
-        "layers and a bound chosen for each toy, the compared systems two or three hidden layers. Slow models have "
-        "fewer steps and seeds. The paper's figures for the compared systems are not available here."
+        "layers and a bound chosen for each distribution, the compared systems two or three hidden layers. Slow "
+        "models have fewer steps and seeds. The paper's figures for the compared systems are not included here."
     )
     return Table("Likelihood", columns, rows, note)
 

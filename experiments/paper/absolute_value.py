@@ -89,7 +89,7 @@ class SpectralNetwork(nn.Sequential):
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Divides each map by its exact norm: torch's estimate lags a little behind during training."""
+        """Divide each map by its exact norm: torch's estimate lags a little behind during training."""
         for part in self:
             if isinstance(part, nn.Linear):
                 remove_parametrizations(part, "weight")
@@ -110,7 +110,7 @@ def build(method: str, units: int = WIDTH) -> ExactNetwork | SpectralNetwork:
 
 
 def one_layer_bound() -> float:
-    """Lower bound of the mean squared error on [-1, 1] for one hidden layer with spectral norms of one.
+    """Lower bound on the mean squared error on [-1, 1] for one hidden layer with spectral norms of one.
 
     The slope changes by abs(w1_i w2_i) at the corner of unit i, and by at most one over all units (Cauchy-Schwarz). So
     the even part of the network has slopes of at most 1/2, and abs(x) minus it grows by at least x/2 on [0, 1], which
@@ -134,7 +134,7 @@ def jobs(plan: Plan) -> list[Job]:
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
-    """Fits a network to abs(x) on random points of [-1, 1]. The error is the integral over that interval."""
+    """Fit a network to abs(x) on random points of [-1, 1]. The error is the integral over that interval."""
     torch.manual_seed(settings["seed"])
     network, steps = build(settings["method"], settings["units"]), settings["steps"]
     optimizer = torch.optim.Adam(network.parameters(), lr=settings["learning_rate"])

@@ -37,7 +37,7 @@ __all__ = [
 
 MODEL_FILE, SAMPLES_FILE = "model.elf", "samples.npz"
 N_ROUNDS = 8
-"""Number of validations of a training at the scale of CPUs."""
+"""Number of validations of a training run at the scale of CPUs."""
 MAX_DIGEST_IMAGES = 1_000
 BLOCK = 250
 """Number of test images that are scored at a time."""
@@ -95,7 +95,7 @@ def train_images(
     settings: Record,
     device: str = "cpu",
 ) -> tuple[Any, Training]:
-    """Trains an image model. Resumes from the checkpoint in the folder if it is of the same data and settings.
+    """Train an image model. Resume from the checkpoint in the folder if it is of the same data and settings.
 
     Arguments:
         flow: The model before training.
@@ -105,11 +105,11 @@ def train_images(
         n_validation: The number of images that are held out, to find the best weights.
         seed: The seed for the choice of these images, for batches and noise.
         folder: The folder for the checkpoint and for `model.elf`.
-        settings: Everything else that the training depends on.
+        settings: Everything else that training depends on.
         device: `"cpu"` or `"cuda"`.
 
     Returns:
-        The model with the best averaged weights, and the history of the training.
+        The model with the best averaged weights, and the training history.
     """
     images = spread(x, MAX_DIGEST_IMAGES).numpy()
     fingerprint = digest(images, len(x), "" if labels is None else labels.numpy(), json.dumps(settings, sort_keys=True))
@@ -136,7 +136,7 @@ def train_images(
 
 
 def summarize_training(flow: nn.Module, training: Training, recipe: Recipe, pixels: int) -> Record:
-    """The record of a training. Its curve has steps, seconds and validation bits/dim."""
+    """The record of a training run. Its curve has steps, seconds and validation bits/dim."""
     nats_per_bit = pixels * math.log(2)
     return {
         "parameters": count_parameters(flow),
@@ -190,6 +190,6 @@ def _summarize_bits(bits: Tensor) -> Record:
 
 
 def save_samples(path: Path, x: Tensor, levels: int) -> None:
-    """Writes sampled images and the number of levels of their pixels."""
+    """Write sampled images and the number of levels of their pixels."""
     with replacing(path) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, x=x.cpu().numpy(), levels=np.array(levels))

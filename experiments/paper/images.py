@@ -95,7 +95,7 @@ def make_job(plan: Plan, name: str, system: str, kind: str, scale: str) -> Job:
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
-    """Trains a model and scores test images. Leaves `model.elf` and `samples.npz` in the folder."""
+    """Train a model and score test images. Leave `model.elf` and `samples.npz` in the folder."""
     x, test = load_images(plan, settings["dataset"], settings["file"])
     scored = spread(test, settings["n_test"])
     flow, recipe = _make_model(settings, x)

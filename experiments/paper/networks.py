@@ -75,7 +75,7 @@ def _elu_slope(u: Tensor) -> Tensor:
 
 
 def draw(path: Path, units: int = 5, seed: int = 11, bound: float = 0.99) -> dict[str, float]:
-    """Draws the figure to a PNG file and returns the Lipschitz constant of each activation in it."""
+    """Draw the figure to a PNG file and return the Lipschitz constant of each activation in it."""
     weights = random_network(units, seed)
     with draw_figure(path, rows=2, columns=3, figsize=(12, 6.4)) as (figure, axes):
         _draw_activations(axes[0, 0], axes[1, 0])

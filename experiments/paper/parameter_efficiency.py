@@ -56,4 +56,4 @@ def missing(plan: Plan) -> list[str]:
     return [*lines, "the paper's small models are trained with --scale paper only; here their parameters are counted"]
 
 
-EXPERIMENT = Experiment("parameter-efficiency", "Small models of images", jobs, work, size_report, missing)
+EXPERIMENT = Experiment("parameter-efficiency", "Small image models", jobs, work, size_report, missing)

@@ -71,7 +71,7 @@ UNSEEN = {
     "VFlow": "Chen et al. 2020",
     "MALI": "Zhuang et al. 2021",
 }
-"""Systems that the paper compares with on images and whose figures are not available here."""
+"""Systems that the paper compares with on images and whose figures are not included here."""
 
 TABULAR = [
     *_row("MADE", _MAF, _TABLES, [-3.08, 3.56, -20.98, -15.59, 148.85]),

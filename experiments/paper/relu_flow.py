@@ -34,7 +34,7 @@ BATCH_SIZE = 128
 LEARNING_RATE = 5e-3
 N_SEEDS = 3
 MIN_SHARE = 0.1
-"""Share of the affine gap that a difference must exceed to support the paper's claim."""
+"""Fraction of the affine gap that a difference must exceed to support the paper's claim."""
 GRID = 10_000
 N_ROUNDS = 60
 AFFINE = math.log(math.pi * math.e / 6) / 2
@@ -178,7 +178,7 @@ def jobs(plan: Plan) -> list[Job]:
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
-    """Fits a flow to U(0, 1). The gap is an integral over (0, 1), and so without sampling error."""
+    """Fit a flow to U(0, 1). The gap is an integral over (0, 1), and so without sampling error."""
     device = plan.device
     torch.manual_seed(settings["seed"])
     fitted, training = fit_batches(
@@ -233,9 +233,8 @@ def _describe(runs: dict[str, list[Record]]) -> str:
     reason = (
         "The slope of a ReLU network is a staircase. Moving a corner changes the slope only at the points that it "
         "passes, so that the log-determinant of a batch has no gradient with respect to the corners, although its "
-        "expectation depends on them: the gradient is not that of the expected likelihood. As we understand the paper, "
-        f"it finds that ReLU flows with {UNITS} units do not learn a uniform distribution, and that flows with a "
-        "continuous slope do."
+        "expectation depends on them: the gradient is not that of the expected likelihood. The paper finds that ReLU "
+        f"flows with {UNITS} units do not learn a uniform distribution, and that flows with a continuous slope do."
     )
     lines = []
     for family, rough, smooth in (

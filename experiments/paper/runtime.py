@@ -226,7 +226,7 @@ def _draw(
             place.legend(frameon=False, fontsize=8)
         left.set(title="One network", xlabel="units H", ylabel="microseconds per network")
         right.set(title=f"Networks of {FIXED_UNITS} units", xlabel="networks N", ylabel="milliseconds per call")
-        figure.suptitle("Time of exact Lipschitz constants, one thread", fontsize=12)
+        figure.suptitle("Run time of exact Lipschitz constants, one thread", fontsize=12)
 
 
 def _line(begin: float, slope: float, x: Tensor) -> Tensor:
@@ -239,4 +239,4 @@ def _draw_fit(place: Axes, sizes: list[int], fit: Callable[[Tensor], Tensor], la
     place.plot(x[y > 0], y[y > 0], color=INK, linestyle=":", linewidth=1.2, label=label, zorder=3)
 
 
-EXPERIMENT = Experiment("runtime", "Time of exact Lipschitz constants", jobs, work, report, exclusive=True)
+EXPERIMENT = Experiment("runtime", "Run time of exact Lipschitz constants", jobs, work, report, exclusive=True)

@@ -117,7 +117,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         _draw_grids(folder / f"images-{key}.png", f"{data}, {system}, {record['dequantization']}", test, new)
         pictures[f"images-{key}.png"] = f"{data}, {system}: test images, if available, and samples of {source}."
         rows.append([system, data, source, format_bits(record), str(len(new[0]))])
-    note = "Bits per dimension are those of test images. The paper shows samples as pictures, without figures."
+    note = "Bits per dimension are those of test images. The paper shows samples as images, without numbers."
     table = Table("Models", ["system", "data", "model", "bits/dim", "samples"], rows, note)
     return Report(_describe(records["digits"]) if "digits" in records else "", [table], pictures)
 
@@ -169,7 +169,7 @@ def _load_test_images(plan: Plan, name: str, file: str | None, count: int) -> Te
 
 
 def _draw_grids(path: Path, title: str, real: Tensor | None, new: tuple[Tensor, int], columns: int = 0) -> None:
-    """Draws real images, if there are any, beside samples."""
+    """Draw real images, if there are any, beside samples."""
     images, levels = new
     columns = columns or _choose_columns(len(images))
     parts = {"Real": real, "Sampled": images}

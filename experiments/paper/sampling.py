@@ -85,7 +85,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
 
 
 def compare_methods(invert: Invert, z: Tensor, few: int) -> list[Record]:
-    """Inverts the same points by each method, and all points by exact sweeps.
+    """Invert the same points by each method, and all points by exact sweeps.
 
     Arguments:
         invert: Inverts a flow by a method.
@@ -144,7 +144,7 @@ class DigitsFlow(NamedTuple):
 
 
 def fit_digits(sizes: Record, steps: int, learning_rate: float, seed: int) -> DigitsFlow:
-    """Fits a flow to the pixels of scikit-learn's digits."""
+    """Fit a flow to the pixels of scikit-learn's digits."""
     x, test = (part.flatten(1).float() for part in load_images(Plan(), "digits", None))
 
     def dequantize(rows: Tensor) -> Tensor:
@@ -228,13 +228,13 @@ def _tabulate_calls(record: Record) -> Table:
             ]
         )
     differs = "largest difference" if record["flow_of"] == "digits" else "largest difference of a pixel"
-    columns = ["method", "samples", "network calls", "per layer", "residual", "converged", differs]
+    columns = ["method", "samples", "network evaluations", "per layer", "residual", "converged", differs]
     bits = f", {record['bits']:.3f} bits per dimension of test images" if "bits" in record else ""
     note = (
         f"The flow: {record['source']}{bits}. Slow methods draw few samples. Calls are those of the slowest sample, so "
         "that more samples may need more. Differences are from exact sweeps over the same noise."
     )
-    return Table(f"{TITLES[record['flow_of']]}: network calls", columns, rows, note)
+    return Table(f"{TITLES[record['flow_of']]}: network evaluations", columns, rows, note)
 
 
 def _format_calls(calls: list[int]) -> str:
@@ -261,7 +261,7 @@ def _tabulate_times(records: list[Record]) -> Table:
                 ]
             )
     columns = ["method", "flow", "samples", "seconds", "seconds per sample", "relative to exact sweeps"]
-    return Table("Times", columns, rows, "Measured once: times vary between runs, network calls do not.")
+    return Table("Times", columns, rows, "Measured once: times vary between runs, network evaluations do not.")
 
 
 def _describe(record: Record) -> str:
@@ -271,11 +271,11 @@ def _describe(record: Record) -> str:
     ended = "converged" if fixed["converged"] else "did not converge"
     many = record["methods"][-1]
     return (
-        f"{TITLES[record['flow_of']]}, a flow of {record['features']} numbers and {len(exact['calls'])} layers, "
-        f"{record['source']}: for {exact['samples']} samples, exact sweeps took {calls['exact']:,} network calls to a "
-        f"residual of {_residual(exact)}; the paper's fixed point took {calls['fixed-point']:,} and {ended}, with a "
-        f"residual of {_residual(fixed)}; one coordinate after the other took {calls['sequential']:,}, to a residual "
-        f"of {_residual(sequential)}. Exact sweeps over {many['samples']:,} samples took {sum(many['calls']):,} calls."
+        f"{TITLES[record['flow_of']]}, a flow of {record['features']} values and {len(exact['calls'])} layers, "
+        f"{record['source']}: for {exact['samples']} samples, exact sweeps took {calls['exact']:,} network evaluations "
+        f"to a residual of {_residual(exact)}; the paper's fixed point took {calls['fixed-point']:,} and {ended}, with "
+        f"a residual of {_residual(fixed)}; one coordinate after the other took {calls['sequential']:,}, to a residual "
+        f"of {_residual(sequential)}. Exact sweeps over {many['samples']:,} samples took {sum(many['calls']):,}."
     )
 
 
@@ -294,7 +294,7 @@ def _draw(path: Path, records: list[Record]) -> None:
     with draw_figure(path, columns=len(records), figsize=size, gridspec_kw=ratios) as (figure, axes):
         for place, record in zip(axes[0], records, strict=True):
             _draw_calls(place, record)
-        axes[0, 0].set_ylabel("network calls")
+        axes[0, 0].set_ylabel("network evaluations")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(METHODS), frameon=False)
 

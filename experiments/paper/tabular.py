@@ -103,7 +103,7 @@ def missing(plan: Plan) -> list[str]:
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
-    """Fits a model to a data set and scores its test rows, in the units of the data."""
+    """Fit a model to a data set and score its test rows, in the units of the data."""
     if plan.data is None:
         raise FileNotFoundError(describe_missing(settings["set"], " and ".join(maf_files(settings["set"]))))
     train, val, test = (torch.from_numpy(part) for part in read_maf(settings["set"], plan.data, settings["seed"]))

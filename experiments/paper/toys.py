@@ -30,7 +30,7 @@ __all__ = ["CHECKERBOARD", "EIGHT_GAUSSIANS", "SETTINGS", "Fit", "Setting", "eva
 
 @dataclass(frozen=True)
 class Setting:
-    """A flow and its training settings: by default the paper's protocol for its toys."""
+    """A flow and its training settings: by default the paper's protocol for its toy distributions."""
 
     flow: dict[str, Any]
     learning_rate: float = 3e-3
@@ -46,13 +46,13 @@ SETTINGS = {
         {"transforms": 5, "units": 64, "hidden_features": (160,) * 4, "bound": 0.95}, parameters=500_000
     ),
 }
-"""Settings of ELF for the toys: about 250 and 500 thousand parameters."""
+"""Settings of ELF for the toy distributions: about 250 and 500 thousand parameters."""
 STEPS = {"eight-gaussians": 2_000, "checkerboard": 1_500}
 """Training steps at the scale of CPUs."""
 PAPER_STEPS = 10_000
 N_SEEDS = 3
 SLOW = {"cnf": 0.05, "cpflow": 0.5, "residual": 0.5, "unaf": 0.25, "planar": 1.0, "radial": 1.0}
-"""Share of the steps that slow systems have at the scale of CPUs, where they have one seed only."""
+"""Fraction of the steps that slow systems have at the scale of CPUs, where they have one seed only."""
 LEARNING_RATES = {"bnaf": 1e-2}
 """Learning rates of systems that need another one than ELF's."""
 TEST_POINTS = 100_000
@@ -74,7 +74,7 @@ class Fit:
     """Standard error of the gap over test points."""
     parameters: int
     seconds: float
-    """Duration of the training."""
+    """Training time."""
 
 
 def fit_toy(
@@ -86,7 +86,7 @@ def fit_toy(
     seed: int = 0,
     device: str = "cpu",
 ) -> Fit:
-    """Fits a flow to a toy distribution, and evaluates it.
+    """Fit a flow to a toy distribution, and evaluate it.
 
     Example:
         >>> flow = ELF(features=2, transforms=1, units=8, hidden_features=(16,))
@@ -234,5 +234,7 @@ def _make_experiment(name: str, title: str) -> Experiment:
     return Experiment(name, title, partial(jobs, name), work, partial(report, name), missing)
 
 
-EIGHT_GAUSSIANS = _make_experiment("eight-gaussians", "Eight Gaussians: one flow, about 250 thousand parameters")
-CHECKERBOARD = _make_experiment("checkerboard", "Checkerboard: five flows, about 500 thousand parameters")
+EIGHT_GAUSSIANS = _make_experiment(
+    "eight-gaussians", "Eight Gaussians: one transformation, about 250 thousand parameters"
+)
+CHECKERBOARD = _make_experiment("checkerboard", "Checkerboard: five transformations, about 500 thousand parameters")

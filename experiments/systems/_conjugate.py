@@ -25,7 +25,7 @@ class Solution(NamedTuple):
 
 
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, tol: float, limit: int) -> Solution:
-    """Solves `H x = b` for symmetric positive definite matrices, one for each row.
+    """Solve `H x = b` for symmetric positive definite matrices, one for each row.
 
     Arguments:
         product: Multiplies vectors `(N, d)` by their matrices.

@@ -120,7 +120,7 @@ class BlockTransform(Transform):
         return self.call_and_ladj(x)[1]
 
     def _inverse(self, y: Tensor) -> Tensor:
-        """Inverts one coordinate after the other by bisection."""
+        """Invert one coordinate after the other by bisection."""
         x = y[..., :0]
         for target in y.unbind(-1):
             x = torch.cat([x, self._coordinate(x, target)[..., None]], dim=-1)

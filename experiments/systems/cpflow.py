@@ -179,7 +179,7 @@ class ConvexTransform(Transform):
         return x.reshape(y.shape)
 
     def _newton(self, y: Tensor) -> Tensor:
-        """Solves `gradient(x) = y` for rows in double precision by Newton's method.
+        """Solve `gradient(x) = y` for rows in double precision by Newton's method.
 
         A step is halved until it reduces the residual by a quarter of the reduction for a linear gradient.
         """
@@ -267,7 +267,7 @@ class ConvexPotential(LazyTransform):
 
     @torch.no_grad()
     def initialize(self, x: Tensor) -> None:
-        """Initialises the ActNorms, so that each standardises its input for this batch `(..., features)`."""
+        """Initialise the ActNorms, so that each standardises its input for this batch `(..., features)`."""
         z = x[..., :0]
         for k, norm in enumerate(self.norms):
             cast(ActNorm, norm).initialize(self._layer(k).before(x, z))

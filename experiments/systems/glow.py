@@ -68,11 +68,11 @@ class Glow(nn.Module):
 
     @torch.no_grad()
     def initialize(self, x: Tensor, c: None = None) -> None:
-        """Initialises each ActNorm with 256 images, unless it is initialised."""
+        """Initialise each ActNorm with 256 images, unless it is initialised."""
         self.log_prob(x[torch.randperm(len(x))[:CHUNK]])
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """The log-density in nats with one noise sample, `(N,)`: a lower bound of the log-probability on average."""
+        """Log-density in nats with one noise sample, `(N,)`: a lower bound on the log-probability, in expectation."""
         y = x.to(next(self.parameters()).dtype)
         y = y + torch.rand_like(y)
         return torch.cat([self.flow.log_prob(some, None) for some in y.split(CHUNK)])
@@ -84,7 +84,7 @@ class Glow(nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int) -> Tensor:
-        """Samples, `(n, C, H, W)`."""
+        """Draw samples `(n, C, H, W)`."""
         y, _ = self.flow.sample(n)
         return y.floor().clamp(0, self.levels - 1).to(torch.uint8)
 

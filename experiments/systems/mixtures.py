@@ -19,14 +19,14 @@ MAX_LOG_WIDTH = 7.0
 
 
 def refuse_context(c: Tensor | None) -> None:
-    """Refuses a context: these densities have none."""
+    """Refuse a context: these densities have none."""
     if c is not None:
         raise TypeError(f"c must be None, because this flow has no context, got {type(c).__name__}")
 
 
 @torch.no_grad()
 def spread_means(bias: Tensor, features: int) -> None:
-    """Spreads the means of Gaussians by the bias of their layer: initially all are close to zero."""
+    """Spread the means of Gaussians by the bias of their layer: initially all are close to zero."""
     means = bias.view(features, 3, -1)[:, 1]
     means += torch.linspace(-2, 2, means.shape[-1], dtype=bias.dtype, device=bias.device)
 

@@ -35,7 +35,7 @@ ROWS = 16_384
 
 
 def normflows() -> Any:
-    """Imports normflows, or raises an error that says how to install it.
+    """Import normflows, or raise an error that says how to install it.
 
     Example:
         >>> normflows().__name__
@@ -200,7 +200,7 @@ class ResidualBlock(LazyTransform):
 
     @torch.no_grad()
     def update(self, iterations: int) -> None:
-        """Updates the spectral norms of the layers."""
+        """Update the spectral norms of the layers."""
         normflows().utils.update_lipschitz(self.block, iterations)
 
     def forward(self, c: Tensor | None = None) -> ResidualTransform:
@@ -267,7 +267,7 @@ def _iterate(net: nn.Module, y: Tensor) -> Tensor:
 
 @contextmanager
 def _seeded_numpy() -> Iterator[None]:
-    """Seeds numpy's global generator, from which normflows draws lengths of series, by torch's generator."""
+    """Seed numpy's global generator, from which normflows draws lengths of series, by torch's generator."""
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(int(torch.randint(2**31, ())))  # noqa: NPY002
     try:

@@ -110,7 +110,7 @@ def test_arrays_that_are_wrong(tmp_path, name, width):
     assert len(read_maf(name, tmp_path).train) == 33
     for data in (b"", path.read_bytes()[:20], path.read_bytes()[:-3], b"nothing of the kind"):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match=r"data\.npy cannot be read, it is damaged or has an unsupported"):
+        with pytest.raises(ValueError, match=r"data\.npy cannot be read: it is damaged or has an unsupported"):
             read_maf(name, tmp_path)
 
 
@@ -295,7 +295,7 @@ def test_damaged_pickles(tmp_path):
     for part in (b"", data[:1], data[:100], data[: len(data) // 2], data[:-1], b"text", b"\x80\x05N."):
         pickled(tmp_path, part, None)
         with pytest.raises(
-            ValueError, match=r"ethylene_CO\.pickle cannot be read, it is damaged or has an unsupported format: ."
+            ValueError, match=r"ethylene_CO\.pickle cannot be read: it is damaged or has an unsupported format \(."
         ):
             read_maf("gas", tmp_path)
 
@@ -390,7 +390,7 @@ def test_gas_as_old_pandas_pickled_it(tmp_path, indexes, internals):
     with pytest.raises(ValueError, match=r"it refers to pandas.core.frame.os, which is refused"):
         read_maf("gas", tmp_path)
     pickled(tmp_path, data.replace(b"0.14.1", b"0.13.1"), None)
-    with pytest.raises(ValueError, match=r"cannot be read, it is damaged or has an unsupported format: .*0\.14\.1"):
+    with pytest.raises(ValueError, match=r"cannot be read: it is damaged or has an unsupported format \(.*0\.14\.1"):
         read_maf("gas", tmp_path)
 
 
@@ -469,10 +469,10 @@ def test_hepmass_that_is_wrong(tmp_path):
         (
             train,
             lines.replace("\n0", "\nzero"),
-            r"1000_test\.csv cannot be read, it is damaged or has an unsupported format: .*zero",
+            r"1000_test\.csv cannot be read: it is damaged or has an unsupported format \(.*zero",
         ),
         (train, "", r"1000_test\.csv is empty"),
-        (train, lines[: lines.index("\n") + 1], r"1000_test\.csv has a header and no rows"),
+        (train, lines[: lines.index("\n") + 1], r"1000_test\.csv has a header but no rows"),
     ]:
         written(tmp_path, one, other)
         with pytest.raises(ValueError, match=message):
@@ -532,7 +532,7 @@ def test_bsds300_that_is_wrong(tmp_path, monkeypatch):
     for damaged in (b"", b"text", data[: len(data) // 2]):
         path.write_bytes(damaged)
         with pytest.raises(
-            ValueError, match=r"BSDS300\.hdf5 cannot be read, it is damaged or has an unsupported format"
+            ValueError, match=r"BSDS300\.hdf5 cannot be read: it is damaged or has an unsupported format"
         ):
             read_maf("bsds300", tmp_path)
     monkeypatch.setitem(sys.modules, "h5py", None)  # as if it were not installed
@@ -606,7 +606,7 @@ def test_redrawn_sets_that_are_wrong(tmp_path, name, width, dtype):
     for damaged in (b"", data[:50], data[:-200], other, array.getvalue()):
         path.write_bytes(damaged)
         with pytest.raises(
-            ValueError, match=rf"{path.name} cannot be read, it is damaged or has an unsupported format"
+            ValueError, match=rf"{path.name} cannot be read: it is damaged or has an unsupported format"
         ):
             read_maf(name, tmp_path)
 

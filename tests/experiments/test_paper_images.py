@@ -254,7 +254,7 @@ def test_ways_of_sampling_are_counted(tmp_path, folder):
         assert (exact["samples"], many["samples"]) == (2, 3)
     assert records["mnist"]["source"] == "mnist.elf of the data folder"
     assert "mnist.elf of the data folder" in report.tables[1].note
-    assert f"{sum(records['digits']['methods'][0]['calls']):,} network calls" in report.text
+    assert f"{sum(records['digits']['methods'][0]['calls']):,} network evaluations" in report.text
 
     drawn, report = done("samples", plan, tmp_path, keys=["mnist"])
     check_files(report, tmp_path / "samples")

@@ -26,7 +26,7 @@ from experiments.framework.results import keep_result, read_result
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    """Makes the tiny group the only one of the command."""
+    """Make the tiny group the only one of the command."""
     monkeypatch.setattr("experiments.command.GROUPS", {"tiny-group": GROUP})
 
 
@@ -36,7 +36,7 @@ def output(tmp_path):
 
 
 def run_tiny(output, plan=None, processes=1):
-    """Runs the tiny experiment and returns the lines of its log."""
+    """Run the tiny experiment and return the lines of its log."""
     lines = []
     experiments.run(EXPERIMENT, plan or Plan(), output, processes, lines.append, GROUP)
     return lines
@@ -367,7 +367,7 @@ def test_the_page_is_about_all_results_in_the_folder(output):
     assert [section["id"] for section in Elements(text).all("section")] == ["first", "damaged", "tiny", "strange"]
     assert text.count("The result cannot be read.") == 2
     assert "run <code>python -m experiments some damaged</code> again" in text
-    assert "The picture <code>tiny.png</code> is missing" in text  # that of the first
+    assert "The figure <code>tiny.png</code> is missing" in text  # that of the first
     assert "Not in this folder: not-run." in text
     assert sorted(path.name for path in output.iterdir()) == ["damaged", "first", "index.html", "strange", "tiny"]
 
@@ -477,7 +477,7 @@ def test_results_are_kept_by_the_command(output, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("experiments.command.keep_result", lambda group, source: keep_result(group, source, kept))
     code, out, _ = run_main(capsys, "tiny-group", "tiny", "-o", output, "--processes", "1", "--keep")
     assert code == 0
-    assert out.splitlines()[-1] == f"kept: {kept / 'tiny-group' / 'tiny.json'}"
+    assert out.splitlines()[-1] == f"stored: {kept / 'tiny-group' / 'tiny.json'}"
     assert sorted(path.name for path in (kept / "tiny-group").iterdir()) == ["tiny.json", "tiny.png"]
     assert read_result("tiny-group", "tiny", kept)["records"].keys() == set("abcd")
     monkeypatch.setattr("experiments.command.read_result", lambda group, name: read_result(group, name, kept))
