@@ -6,7 +6,7 @@ import griffe
 
 
 class Examples(griffe.Extension):
-    """Makes `Example:` in docstrings a section whose code is shown as code."""
+    """Extension that makes `Example:` in docstrings a section whose code is shown as code."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:

@@ -81,7 +81,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name on first use, because torch, pandas and scikit-learn take long to import."""
+    """Import a public name on first use, because torch, pandas and scikit-learn take long to import."""
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
     if name in __all__:

@@ -1,6 +1,6 @@
-"""Argument checks shared by all rooms: errors name the argument, its value and the values that it may have.
+"""Argument checks shared by all modules: errors name the argument, its value and the values that it may have.
 
-This module imports nothing of elflow, so that every room can use it.
+This module imports nothing of elflow, so that every module can use it.
 """
 
 from __future__ import annotations
@@ -116,13 +116,13 @@ def check_order(order: object, features: int) -> tuple[int, ...]:
         >>> check_order([0, 0, 1], features=3)
         Traceback (most recent call last):
         ...
-        ValueError: order must hold each of the features 0 to 2 once, got [0, 0, 1]
+        ValueError: order must be a permutation of 0 to 2, got [0, 0, 1]
     """
     if not isinstance(order, Iterable) or isinstance(order, str):
         raise TypeError(f"order must be 'alternating', 'shared' or a sequence of features, got {order!r}")
     columns = as_list(order)
     if not all(isinstance(i, Integral) for i in columns) or sorted(map(int, columns)) != list(range(features)):
-        raise ValueError(f"order must hold each of the features 0 to {features - 1} once, got {columns}")
+        raise ValueError(f"order must be a permutation of 0 to {features - 1}, got {columns}")
     return tuple(map(int, columns))
 
 
@@ -152,7 +152,7 @@ def check_rows(name: str, value: object, columns: int, of: str, dtype: torch.dty
         raise TypeError(f"{name} must be a tensor of floats, got {value.dtype}: convert it with .float()")
     if dtype is not None and value.dtype != dtype:
         raise TypeError(
-            f"{name} must have the dtype of the flow, {dtype}, got {value.dtype}: convert either with .to()"
+            f"{name} must have the dtype of the flow, {dtype}, got {value.dtype}: convert one of them with .to()"
         )
     if value.ndim == 0 or value.shape[-1] != columns:
         raise ValueError(
@@ -164,19 +164,19 @@ def check_rows(name: str, value: object, columns: int, of: str, dtype: torch.dty
 
 
 def check_finite(name: str, value: Tensor) -> None:
-    """Raise an error if a row of `(..., columns)` holds NaN or an infinity.
+    """Raise an error if a row of `(..., columns)` has NaN or infinite values.
 
     Example:
-        >>> check_finite("x", torch.tensor([[1.0, 2.0], [torch.nan, 2.0]]))  # doctest: +ELLIPSIS
+        >>> check_finite("x", torch.tensor([[1.0, 2.0], [torch.nan, 2.0]]))
         Traceback (most recent call last):
         ...
-        ValueError: x must be finite, got NaN or an infinity in 1 of its 2 rows, the first of them row 1: ...
+        ValueError: x must be finite, got NaN or infinite values in 1 of 2 rows (first: row 1): drop or fill these rows
     """
     if not value.isfinite().all():
         wrong = (~value.isfinite()).any(-1).reshape(-1).nonzero().squeeze(-1)
         raise ValueError(
-            f"{name} must be finite, got NaN or an infinity in {len(wrong)} of its {value[..., 0].numel()} rows, "
-            f"the first of them row {int(wrong[0])}: drop those rows or fill them in"
+            f"{name} must be finite, got NaN or infinite values in {len(wrong)} of {value[..., 0].numel()} rows "
+            f"(first: row {int(wrong[0])}): drop or fill these rows"
         )
 
 

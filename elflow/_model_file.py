@@ -49,7 +49,7 @@ def write_model(
     training: dict[str, Any] | None = None,
     notes: dict[str, Any] | None = None,
 ) -> None:
-    """Writes a model file atomically: after a failure, the old file is still there.
+    """Write a model file atomically: after a failure, the old file is still there.
 
     Arguments:
         path: The file; an existing one is replaced.
@@ -75,16 +75,16 @@ def write_model(
 def read_model(
     path: Path, device: str = "cpu", min_numbers: Callable[[str, dict[str, Any]], int] | None = None
 ) -> ModelFile:
-    """Reads a model file. Nothing in it is executed.
+    """Read a model file. Nothing in it is executed.
 
     Arguments:
         path: The file.
         device: Device of the tensors.
-        min_numbers: Function of class name and configuration that returns a lower bound of the number of values of such
-            a model. A file with fewer values is refused before the model is built. None reads only the header.
+        min_numbers: Function of class name and configuration that returns a lower bound on the number of values of such
+            a model. A file with fewer values is rejected before the model is built. None reads only the header.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"path must be a file, got {path}")
+        raise FileNotFoundError(f"path must be an existing file, got {path}")
     tensors: dict[str, torch.Tensor] = {}
     try:
         with safe_open(path, framework="pt", device=device) as file:
@@ -104,7 +104,7 @@ def read_model(
 
 
 def fill_module(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """Loads weights into a module, and puts it into evaluation mode."""
+    """Load weights into a module, and put it into evaluation mode."""
     if len({t.dtype for t in tensors.values() if t.is_floating_point()}) > 1:
         raise ValueError("all tensors must have the same dtype")
     module.load_state_dict(tensors, assign=True)
@@ -113,7 +113,7 @@ def fill_module(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> No
 
 @contextmanager
 def name_file_in_errors(path: Path, problem: str) -> Iterator[None]:
-    """Converts the errors that a damaged file causes while a model is built into one that names the file."""
+    """Convert the errors that a damaged file causes while a model is built into one that names the file."""
     try:
         yield
     except (LookupError, TypeError, ValueError, RuntimeError, ArithmeticError, AttributeError) as error:
@@ -131,8 +131,8 @@ def _parse_header(
     version = header.get("format_version", "")
     if version != str(VERSION):
         raise ValueError(
-            f"path must be a file of format version {VERSION}, got {path} of version {version!r}: use another version "
-            "of elflow to read it"
+            f"path must be a file of format version {VERSION}, got {path} of version {version!r}: load it with "
+            "the elflow version that saved it"
         )
     values: dict[str, Any] = {}
     for name in ("config", "training", "notes"):

@@ -32,7 +32,7 @@ def save(
     training: Training | None = None,
     notes: dict[str, Any] | None = None,
 ) -> None:
-    """Writes a model to one safetensors file, atomically: after a failure, the old file is still there.
+    """Write a model to one safetensors file, atomically: after a failure, the old file is still there.
 
     Arguments:
         model: An `elflow.ELF` or `elflow.ImageELF`, on any device, or a fitted `elflow.FlowDensity`.
@@ -60,7 +60,7 @@ def save(
 
 
 def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Any:
-    """Reads a model from a file. Nothing in the file is executed.
+    """Read a model from a file. Nothing in the file is executed.
 
     Arguments:
         path: The file.
@@ -93,7 +93,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> An
 
 
 def read_training(path: str | os.PathLike[str]) -> Training | None:
-    """Reads the training record of a model file; None if it has none.
+    """Read the training record of a model file; None if it has none.
 
     Example:
         >>> import elflow, tempfile
@@ -109,7 +109,7 @@ def read_training(path: str | os.PathLike[str]) -> Training | None:
 
 
 def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads the notes of a model file; empty if it has none.
+    """Read the notes of a model file; empty if it has none.
 
     Example:
         >>> import elflow, tempfile

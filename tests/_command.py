@@ -12,7 +12,7 @@ QUICK = ["--max-steps", "10"]
 
 
 def run(*arguments):
-    """Runs a command; returns its exit code, standard output and standard error."""
+    """Run a command; return its exit code, standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main([str(argument) for argument in arguments])
@@ -20,14 +20,14 @@ def run(*arguments):
 
 
 def succeeds(*arguments):
-    """Runs a command that must succeed; returns its standard output and standard error."""
+    """Run a command that must succeed; return its standard output and standard error."""
     code, out, err = run(*arguments)
     assert code == 0, err
     return out, err
 
 
 def fails(*arguments):
-    """Runs a command that must fail; returns the one line of its error."""
+    """Run a command that must fail; return the one line of its error."""
     code, out, err = run(*arguments)
     assert code == 2, (code, out, err)
     assert err.startswith("elflow: error: ")

@@ -92,7 +92,7 @@ def test_score_given_a_context(folder):
     mean = est.score(frame[["size"]], context=frame[["kind", "count"]])
     out, err = succeeds("score", folder / "given.elf", folder / "data.csv")
     assert f"{mean:.4f}" in out
-    assert "2 columns that the model does not have: 'day', 'ok'" in err
+    assert f"ignoring 2 columns of {folder / 'data.csv'} that are not in the model: 'day', 'ok'" in err
 
 
 def test_rows_of_density_zero(folder, write, monkeypatch):
@@ -173,7 +173,7 @@ def test_standard_output_has_results_only(folder):
 
 def test_info(folder, tmp_path):
     out, _ = succeeds("info", folder / "given.elf")
-    for words in ["elf", "300 rows", "10 steps in", "best validation bound", "3: ", "context", "modelled"]:
+    for words in ["elf", "300 rows", "10 steps in", "best validation log-likelihood", "3: ", "context", "modelled"]:
         assert words in out
     facts = json.loads(succeeds("info", folder / "model.elf", "--json")[0])
     kinds = [column["kind"] for column in facts["columns"]]

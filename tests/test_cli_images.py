@@ -143,7 +143,7 @@ def interrupt(*_, **__):
 
 
 def test_interrupted_and_resumed(folder, tmp_path, monkeypatch, brief):
-    """The weights are those of a training that nobody interrupted, bit for bit."""
+    """The weights are those of a run that nobody interrupted, bit for bit."""
     data, model, whole = folder / "data.npz", tmp_path / "m.elf", tmp_path / "whole.elf"
     checkpoint, steps = tmp_path / "m.elf.checkpoint", ["--max-steps", 3]
     succeeds("fit-images", data, "-o", whole, *steps, "-q")
@@ -153,7 +153,7 @@ def test_interrupted_and_resumed(folder, tmp_path, monkeypatch, brief):
         code, _, err = run(*arguments)
     assert (code, err) == (130, f"elflow: interrupted; continue from {checkpoint} with --resume\n")
     assert not model.exists()
-    assert "continue it with --resume, or delete it" in fails(*arguments)
+    assert "is left from an interrupted run: add --resume to continue, or delete it" in fails(*arguments)
     assert "checkpoint must belong to the same data and settings" in fails(*arguments, "--resume", "--seed", 1)
     assert succeeds(*arguments, "--resume") == ("", "")
     assert not checkpoint.exists()
@@ -166,14 +166,14 @@ def test_interrupted_and_resumed(folder, tmp_path, monkeypatch, brief):
 def test_resume_with_nothing_to_go_on_from(folder, tmp_path):
     model = tmp_path / "m.elf"
     arguments = ["fit-images", folder / "data.npz", "-o", model, "--max-steps", 1, "--resume"]
-    assert "starting a new training" in succeeds(*arguments)[1]
+    assert "starting a new run" in succeeds(*arguments)[1]
     before = model.read_bytes()
     assert "m.elf is complete" in succeeds(*arguments)[1]
     assert "m.elf is complete" in succeeds(*arguments, "--time-limit", "1h")[1]
     assert succeeds(*arguments, "-q") == ("", "")
     assert model.read_bytes() == before
     for changed in [["--seed", "1"], ["--classes"]]:  # what is there is another model
-        assert "starting a new training" in succeeds(*arguments, *changed)[1]
+        assert "starting a new run" in succeeds(*arguments, *changed)[1]
     assert model.read_bytes() != before
 
 
@@ -246,7 +246,7 @@ def test_sample_a_picture(folder, tmp_path):
     for name, options in {"a": [], "b": ["--columns", 4], "c": ["--seed", 1]}.items():
         out, _ = succeeds("sample-images", folder / "given.elf", "-o", tmp_path / f"{name}.png", "-n", 9, *options)
         sizes[name] = picture(tmp_path / f"{name}.png")[1]
-    for words in ["images", "network calls", "in 12 layers", "residual", "time", "c.png"]:
+    for words in ["images", "network evaluations", "in 12 layers", "residual", "time", "c.png"]:
         assert words in out
     assert sizes == {"a": (100, 100), "b": (134, 100), "c": (100, 100)}  # a column for each class, then four
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "c.png").read_bytes()
@@ -343,14 +343,14 @@ def test_a_header_without_training_facts(folder, tmp_path):
         (["fit-images", "DATA", "-o", "NEW", "--validation", "39"], "--validation must leave at least two of 40 "
          "images"),
         (["fit-images", "DATA", "-o", "NEW", "--validation", "0.99"], "--validation must leave at least two of 40"),
-        (["fit-images", "DATA", "-o", "NEW", "--validation", "2.5"], "--validation must be a share in (0, 1) or a"),
-        (["fit-images", "DATA", "-o", "NEW", "--validation", "0"], "--validation must be a share in (0, 1) or a"),
+        (["fit-images", "DATA", "-o", "NEW", "--validation", "2.5"], "--validation must be a fraction in (0, 1) or a"),
+        (["fit-images", "DATA", "-o", "NEW", "--validation", "0"], "--validation must be a fraction in (0, 1) or a"),
         (["fit-images", "DATA", "-o", "NEW", "--time-limit", "soon"], "--time-limit must be a duration"),
         (["fit-images", "DATA", "-o", "NEW", "--samples", "DATA"], "--samples must be a folder, got the file"),
         (["fit-images", "FOLDER", "-o", "NEW", "--samples", "INSIDE"], "--samples must not be a folder in"),
         (["fit-images", "DATA", "-o", "NEW", "--seed", "99999999999"], "'--seed'"),
         (["score-images", "MODEL", "nothing.npz"], "DATA must be a file or a folder that exists, got nothing.npz"),
-        (["score-images", "nothing.elf", "DATA"], "MODEL must be a file, got nothing.elf"),
+        (["score-images", "nothing.elf", "DATA"], "MODEL must be an existing file, got nothing.elf"),
         (["score-images", "DATA", "DATA"], "MODEL must be a model saved by elflow"),
         (["score-images", "FLOW", "DATA"], "must be a model written by `elflow fit-images`, got"),
         (["score-images", "MODEL", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
@@ -358,7 +358,10 @@ def test_a_header_without_training_facts(folder, tmp_path):
         (["score-images", "MODEL", "DATA", "--resize", "4x4"], "must hold images of 1 x 8 x 8, as in the model"),
         (["score-images", "MODEL", "DATA", "--n-draws", "0"], "'--n-draws'"),
         (["sample-images", "MODEL"], "Missing option '--output'"),
-        (["sample-images", "MODEL", "-o", "new.jpg"], "--output must end in .png, for a picture, or .npz, for arrays"),
+        (
+            ["sample-images", "MODEL", "-o", "new.jpg"],
+            "--output must end in .png, for an image grid, or .npz, for arrays",
+        ),
         (["sample-images", "MODEL", "-o", "no/new.png"], "--output must be in an existing folder"),
         (["sample-images", "MODEL", "-o", "new.png", "-n", "0"], "'-n'"),
         (["sample-images", "MODEL", "-o", "new.npz", "--columns", "3"], "--columns must be left out unless"),

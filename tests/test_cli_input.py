@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
     ("content", "message"),
     [
         ("", "data.csv is empty"),
-        ("a,b\n", "data.csv has a header and no rows"),
+        ("a,b\n", "data.csv has a header but no rows"),
         ("a,b\n1,2\n", "at least 5 rows"),
         ("a,b,a\n1,2,3\n", "data.csv must name each column once, got 'a' several times"),
         ("a,b\n1,2\n3\n", "data.csv must have 2 values in each row"),
@@ -83,7 +83,7 @@ def test_unusual_tables_have_sensible_results(write, tmp_path, name):
         (lambda f: f.assign(size=[*f["size"][1:], np.inf]), "column 'size' must be finite"),
         (lambda f: f.assign(size=[*f["size"][1:], None], ok=[*f["ok"][1:], None]), "got some in 'size' (1), 'ok' (1)"),
         (lambda f: f.assign(day="yesterday"), "column 'day' must hold dates or times"),
-        (lambda f: f[:0], "has a header and no rows"),
+        (lambda f: f[:0], "has a header but no rows"),
     ],
 )  # fmt: skip
 def test_data_that_cannot_be_scored(folder, write, tmp_path, change, message):
@@ -99,7 +99,7 @@ def test_columns_in_another_order_and_more_of_them(folder, write):
     out, err = succeeds("score", folder / "model.elf", data)
     assert out == expected
     assert err.count("\n") == 1
-    assert "has 2 columns that the model does not have: 'more', 'others'" in err
+    assert f"ignoring 2 columns of {data} that are not in the model: 'more', 'others'" in err
 
 
 def test_categories_that_were_never_seen(folder, write):
@@ -112,7 +112,7 @@ def test_categories_that_were_never_seen(folder, write):
         (["fit"], "Missing argument 'DATA'"),
         (["fit", "DATA"], "Missing option '--output'"),
         (["fot"], "No such command 'fot'"),
-        (["fit", "nothing.csv", "-o", "NEW"], "nothing.csv must be a file that exists"),
+        (["fit", "nothing.csv", "-o", "NEW"], "nothing.csv does not exist"),
         (["fit", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
         (["fit", "DATA", "-o", "no/folder/m.elf"], "--output must be in an existing folder"),
         (["fit", "DATA", "-o", "FOLDER"], "--output must be a file, got the folder"),
@@ -128,12 +128,12 @@ def test_categories_that_were_never_seen(folder, write):
         (["fit", "DATA", "-o", "NEW", "--kind", "nix=integer"], "--kind must name a column of"),
         (["fit", "DATA", "-o", "NEW", "--kind", "size=integer", "--bounds", "size=0:"], "either --bounds or --kind"),
         (["fit", "DATA", "-o", "NEW", "--flow", "nix"], "--flow must be one of ['elf'"),
-        (["fit", "DATA", "-o", "NEW", "--validation", "2"], "--validation must be a share in (0, 1), got 2"),
+        (["fit", "DATA", "-o", "NEW", "--validation", "2"], "--validation must be a fraction in (0, 1), got 2"),
         (["fit", "DATA", "-o", "NEW", "--max-steps", "0"], "'--max-steps'"),
         (["fit", "DATA", "-o", "NEW", "--time-limit", "soon"], "--time-limit must be a duration"),
         (["fit", "DATA", "-o", "NEW", "--missing", "no"], "'--missing'"),
-        (["score", "MODEL", "nothing.csv"], "nothing.csv must be a file"),
-        (["score", "nothing.elf", "DATA"], "MODEL must be a file, got nothing.elf"),
+        (["score", "MODEL", "nothing.csv"], "nothing.csv does not exist"),
+        (["score", "nothing.elf", "DATA"], "MODEL must be an existing file, got nothing.elf"),
         (["score", "DATA", "DATA"], "MODEL must be a model saved by elflow"),
         (["score", "MODEL", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
         (["score", "MODEL", "DATA", "-o", "MODEL"], "--output must not be one of the input files"),
@@ -142,7 +142,7 @@ def test_categories_that_were_never_seen(folder, write):
         (["sample", "MODEL"], "Missing option '--output'"),
         (["sample", "MODEL", "-n", "0", "-o", "new.csv"], "'-n'"),
         (["report", "MODEL", "DATA", "-o", "no/folder.html"], "--output must be in an existing folder"),
-        (["info", "nothing.elf"], "MODEL must be a file, got nothing.elf"),
+        (["info", "nothing.elf"], "MODEL must be an existing file, got nothing.elf"),
     ],
 )  # fmt: skip
 def test_wrong_arguments(folder, tmp_path, monkeypatch, arguments, message):

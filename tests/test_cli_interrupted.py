@@ -23,7 +23,9 @@ def test_a_checkpoint_is_never_lost(write, tmp_path):
     data, model = write(table()), tmp_path / "m.elf"
     checkpoint = tmp_path / "m.elf.checkpoint"
     checkpoint.write_bytes(b"hours of work")
-    assert "continue it with --resume, or delete it" in fails("fit", data, "-o", model, *QUICK)
+    assert "is left from an interrupted run: add --resume to continue, or delete it" in fails(
+        "fit", data, "-o", model, *QUICK
+    )
     assert "checkpoint must be a file written by elflow" in fails("fit", data, "-o", model, *QUICK, "--resume")
     assert checkpoint.read_bytes() == b"hours of work"
 
@@ -32,7 +34,7 @@ def test_resume_with_nothing_to_go_on_from(write, tmp_path):
     data, model = write(table()), tmp_path / "m.elf"
     arguments = ["fit", data, "-o", model, *QUICK, "--bounds", "size=0:"]
     _, err = succeeds(*arguments, "--resume")
-    assert err == f"elflow: no checkpoint {model}.checkpoint to resume from: starting a new training\n"
+    assert err == f"elflow: no checkpoint {model}.checkpoint to resume from: starting a new run\n"
     before = model.read_bytes()
     assert succeeds(*arguments, "--resume") == ("", f"elflow: {model} is complete: nothing to resume\n")
     assert succeeds(*arguments, "--resume", "--time-limit", "1h")[1].endswith("nothing to resume\n")
@@ -40,14 +42,14 @@ def test_resume_with_nothing_to_go_on_from(write, tmp_path):
     assert model.read_bytes() == before
     for changed in [["--seed", "1"], ["--context", "ok"]]:  # what is there is another model
         _, err = succeeds(*arguments, *changed, "--resume")
-        assert "starting a new training" in err
+        assert "starting a new run" in err
     assert model.read_bytes() != before
 
 
 def test_resume_beside_a_file_that_is_no_model(write, tmp_path):
     arguments = ["fit", write(table()), "-o", tmp_path / "m.elf", *QUICK, "--resume"]
     (tmp_path / "m.elf").write_bytes(b"something else")
-    assert "starting a new training" in succeeds(*arguments)[1]
+    assert "starting a new run" in succeeds(*arguments)[1]
     assert "is complete" in succeeds(*arguments)[1]
 
 
@@ -55,7 +57,7 @@ def test_a_model_stopped_by_the_time_limit_is_complete_for_that_limit_only(write
     arguments = ["fit", write(table()), "-o", tmp_path / "m.elf", "--resume", "--time-limit"]
     assert "stopped at the time limit" in succeeds(*arguments, "0.2s")[0]
     assert "is complete" in succeeds(*arguments, "0.2s")[1]
-    assert "starting a new training" in succeeds(*arguments, "0.3s")[1]
+    assert "starting a new run" in succeeds(*arguments, "0.3s")[1]
 
 
 def test_a_checkpoint_of_other_data(write, tmp_path, monkeypatch):
@@ -90,7 +92,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    """Starts commands in processes of their own. Each is forked from one that has imported torch already."""
+    """Start commands in processes of their own. Each is forked from one that has imported torch already."""
     err = tmp_path_factory.mktemp("server") / "err"
     with subprocess.Popen(
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -124,7 +126,7 @@ def killed(process, checkpoint, renewed, rest):
 
 @pytest.mark.slow
 def test_killed_and_resumed(command, write, tmp_path):
-    """The weights are those of a training that nobody killed, bit for bit."""
+    """The weights are those of a run that nobody killed, bit for bit."""
     data, model, whole = write(table()[["size", "count"]]), tmp_path / "m.elf", tmp_path / "whole.elf"
     options = ["--max-steps", "300", "--threads", "1", "--quiet"]  # six rounds
     assert command("fit", data, "-o", whole, *options).wait() == 0

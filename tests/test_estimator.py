@@ -451,5 +451,5 @@ def test_excessive_learning_rate_is_an_error():
     x = np.random.default_rng(0).normal(size=(300, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        with pytest.raises(FloatingPointError, match="lower learning_rate, which was 1e"):
+        with pytest.raises(FloatingPointError, match=r"lower learning_rate \(now 1e"):
             small(learning_rate=1e6, max_steps=100).fit(x)

@@ -1,4 +1,4 @@
-"""FlowDensity in steps: samples block by block, and the schema before the training."""
+"""FlowDensity in steps: samples block by block, and the schema before training."""
 
 import warnings
 

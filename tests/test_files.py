@@ -109,7 +109,10 @@ def test_safetensors_of_another_program(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"format_version": "99"}, "path must be a file of format version 1, got .* of version '99'"),
+        (
+            {"format_version": "99"},
+            "path must be a file of format version 1, got .* of version '99': load it with the elflow version",
+        ),
         ({"flow": "os.system"}, "model must be one of .*, got 'os.system'"),
         ({"config": "{"}, "damaged header"),
         ({"config": "[]"}, "damaged header"),
@@ -146,7 +149,7 @@ def test_configurations_that_do_not_fit(path, changed):
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"path must be a file, got .*nothing"):
+    with pytest.raises(FileNotFoundError, match=r"path must be an existing file, got .*nothing"):
         elflow.load(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match="path must be in a folder that exists"):
         elflow.save(elflow.ELF(1), tmp_path / "no" / "folder")

@@ -22,7 +22,7 @@ TINY = {"transforms": 2, "units": 6, "channels": 12, "blocks": 1}
 
 
 def perturb(module, scale=0.03):
-    """Moves parameters away from their initial values, and puts the module into evaluation mode."""
+    """Move parameters away from their initial values, and put the module into evaluation mode."""
     with torch.no_grad():
         for p in module.parameters():
             p.add_(scale * torch.randn_like(p))
@@ -33,7 +33,7 @@ def perturb(module, scale=0.03):
 
 
 def find_dependence(hyper, context=None):
-    """Finds the coordinates that each coordinate's network depends on, by autograd at random points."""
+    """Find the coordinates that each coordinate's network depends on, by autograd at random points."""
     size = math.prod(hyper.shape)
     seen = torch.zeros(size, size, dtype=torch.bool)
     for _ in range(4):

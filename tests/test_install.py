@@ -64,6 +64,7 @@ except ValueError as error:
         "2.0",
         "2.0",
         "2.0",
-        f"RuntimeWarning elflow runs without its native kernel, in plain torch, which is many times slower: {reason}",
+        "RuntimeWarning elflow's native kernel is not available, so plain torch is used, which is many times slower: "
+        f"{reason}",
         f"backend 'native' does not support this input: {reason}. Use backend 'auto' or 'reference'",
     ]

@@ -310,7 +310,7 @@ def test_the_time_limit_is_over_all_runs(tmp_path, slow_steps):
 
 
 def break_log_likelihood(monkeypatch, step, training=True):
-    """Makes the log-likelihood NaN once, at the given call in training or validation."""
+    """Make the log-likelihood NaN once, at the given call in training or validation."""
     real, calls = loop.LogLikelihood.forward, [0]
 
     def broken(self, rows):
@@ -357,7 +357,7 @@ def test_rows_that_are_not_finite_are_refused_by_name(value):
     rows, validation = make_data()
     bad = rows.x.clone()
     bad[17, 1] = value
-    with pytest.raises(ValueError, match=r"data must be finite, got .* in 1 of its 500 rows, the first of them row 17"):
+    with pytest.raises(ValueError, match=r"data must be finite, got .* in 1 of 500 rows \(first: row 17\)"):
         fit(make_flow(), Rows(bad), validation, TINY)
     with pytest.raises(ValueError, match=r"validation must be finite"):
         fit(make_flow(), rows, bad, TINY)
@@ -376,7 +376,7 @@ def test_cells_that_are_not_finite_are_refused_by_name(field, name):
     flow = Dequantized(make_flow(), exact=[0], cells=[1])
     fit(flow, Rows(cells), recipe=replace(TINY, max_steps=1))
     getattr(cells, field)[17] = math.nan
-    with pytest.raises(ValueError, match=rf"{name} must be finite, got .* the first of them row 17"):
+    with pytest.raises(ValueError, match=rf"{name} must be finite, got .* \(first: row 17\)"):
         fit(flow, Rows(cells), recipe=TINY)
 
 
@@ -405,7 +405,7 @@ def test_training_gives_up_when_nothing_is_finite():
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        with pytest.raises(FloatingPointError, match=r"lower learning_rate, which was 0\.003"):
+        with pytest.raises(FloatingPointError, match=r"in the previous 19 steps: lower learning_rate \(now 0\.003"):
             fit(Broken(), *make_data(), TINY)
 
 

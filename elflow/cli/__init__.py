@@ -36,7 +36,7 @@ app.command()(images.sample_images)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and prints errors on one line.
+    """Run the command line and print errors on one line.
 
     Arguments:
         arguments: Arguments after `elflow`; those of the process by default.
@@ -103,20 +103,22 @@ def _root(
     """Fit, evaluate and sample density models of tables and images.
 
     \b
-    elflow fit data.csv -o model.elf
-    elflow score model.elf data.csv -o scores.parquet
-    elflow sample model.elf -n 1000 -o new.csv
-    elflow report model.elf data.csv -o report.html
+    Examples for tables:
+      elflow fit data.csv -o model.elf
+      elflow score model.elf data.csv -o scores.parquet
+      elflow sample model.elf -n 1000 -o new.csv
+      elflow report model.elf data.csv -o report.html
 
     \b
-    elflow fit-images images.npz -o model.elf
-    elflow score-images model.elf images.npz
-    elflow sample-images model.elf -o grid.png
+    Examples for images:
+      elflow fit-images images.npz -o model.elf
+      elflow score-images model.elf images.npz
+      elflow sample-images model.elf -o grid.png
 
     """
 
 
 def _discard_output() -> None:
-    """Redirects standard output to nowhere, so that Python does not complain about a closed pipe at exit."""
+    """Redirect standard output to nowhere, so that Python does not complain about a closed pipe at exit."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Steps of the commands for images: presets, splits, labels, scores and pictures."""
+"""Steps of the commands for images: presets, splits, labels, scores and image grids."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ MIN_MNIST_SIDE = 16
 SCORE_BLOCK = 256
 """Number of images that are scored at a time."""
 GRID_IMAGES = 36
-"""Number of samples in a picture during training, rounded up to whole rows."""
+"""Number of samples in an image grid during training, rounded up to whole rows."""
 MAX_CLASS_COLUMNS = 20
 """Maximum number of classes that have a column each in a grid of samples."""
 
 
 def check_samples_folder(samples: Path | None, data: Path) -> None:
-    """Raises an error if pictures cannot be written to a folder, or would be read as data."""
+    """Raise an error if image grids cannot be written to a folder, or would be read as data."""
     if samples is None:
         return
     if samples.exists() and not samples.is_dir():
@@ -126,7 +126,7 @@ def count_validation_images(validation: float | None, total: int) -> int:
     if validation is None:
         return min(MAX_VALIDATION_IMAGES, max(1, total // 10))
     if not validation > 0 or (validation >= 1 and validation != int(validation)):
-        raise ValueError(f"--validation must be a share in (0, 1) or a number of images, got {validation:g}")
+        raise ValueError(f"--validation must be a fraction in (0, 1) or a number of images, got {validation:g}")
     number = max(1, round(validation * total)) if validation < 1 else int(validation)
     if number > total - 2:
         raise ValueError(f"--validation must leave at least two of {total} images to train on, got {validation:g}")
@@ -142,11 +142,11 @@ def print_round(flow: ImageELF, entry: dict[str, float]) -> None:
 
 
 def make_sampler(folder: Path, every: int, round_steps: int, flow: ImageELF, seed: int) -> RoundEnd:
-    """A callback that writes pictures of samples, always from the same noise, so that they can be compared."""
+    """A callback that writes image grids of samples, always from the same noise, so that they can be compared."""
     from elflow.io.grids import write_grid
 
     if flow.shape[0] not in (1, 3):
-        raise ValueError(f"--samples must be left out for images of {flow.shape[0]} channels: a picture has 1 or 3")
+        raise ValueError(f"--samples must be left out for images of {flow.shape[0]} channels: a .png file has 1 or 3")
     folder.mkdir(parents=True, exist_ok=True)
     columns = count_columns(flow.classes, GRID_IMAGES)
     number = GRID_IMAGES if columns is None else math.ceil(GRID_IMAGES / columns) * columns
@@ -188,7 +188,7 @@ def show_model(flow: ImageELF, training: int, validation: int, preset: str) -> N
 
 
 def check_images(flow: ImageELF, images: Images, data: Path) -> Tensor | None:
-    """Raises an error if a flow cannot score these images; returns the labels that it needs, or None."""
+    """Raise an error if a flow cannot score these images; return the labels that it needs, or None."""
     shape, found = flow.shape, tuple(images.x.shape[1:])
     if found != shape:
         remedy = f": try --resize {shape[1]}x{shape[2]}" if found[0] == shape[0] else ""

@@ -22,7 +22,7 @@ Model = Annotated[Path, typer.Argument(help="Model written by `elflow fit`.", me
 Data = Annotated[
     Path,
     typer.Argument(
-        help="Table with a header: .csv, .tsv, .csv.gz, .tsv.gz or .parquet.", metavar="DATA", show_default=False
+        help="Table with a header: .csv, .tsv, .csv.gz, .tsv.gz, .parquet or .pq.", metavar="DATA", show_default=False
     ),
 ]
 ImageModel = Annotated[
@@ -31,7 +31,7 @@ ImageModel = Annotated[
 ImageData = Annotated[
     Path,
     typer.Argument(
-        help="Images: .npz, .npy, the files of MNIST or CIFAR-10, or a folder of pictures.",
+        help="Images: .npz, .npy, the files of MNIST or CIFAR-10, or a folder of image files.",
         metavar="DATA",
         show_default=False,
     ),
@@ -46,12 +46,12 @@ ScoreOutput = Annotated[
 NaValues = Annotated[
     list[str] | None,
     typer.Option(
-        "--na", help="Text of missing values, besides NA, NaN, null and the like. Repeatable.", metavar="TEXT"
+        "--na", help="Additional text to treat as missing, besides NA, NaN, null, etc. Repeatable.", metavar="TEXT"
     ),
 ]
 Split = Annotated[
     Literal["train", "test"] | None,
-    typer.Option(help="Part of the data to read, if it has both; train by default.", show_default=False),
+    typer.Option(help="Part of the data to read, if the data have both; train by default.", show_default=False),
 ]
 Resize = Annotated[
     str | None, typer.Option(help="Resize the images to this height and width.", metavar="HxW", show_default=False)
@@ -61,16 +61,16 @@ TimeLimit = Annotated[
     str | None, typer.Option(help="Maximum training time, such as 90s, 10m or 1h30m.", show_default=False)
 ]
 MaxSteps = Annotated[int | None, typer.Option(help="Maximum number of training steps.", min=1, show_default=False)]
-Seed = Annotated[int, typer.Option(help="Seed of the random numbers.", min=0, max=2**32 - 1)]
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)]
 Threads = Annotated[int | None, typer.Option(help="Number of CPU threads.", min=1, show_default=False)]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted training from its checkpoint.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run from its checkpoint.")]
 LogDir = Annotated[
     Path | None, typer.Option(help="Folder for training logs, as CSV and for TensorBoard.", show_default=False)
 ]
 
 
 def _hide_warnings(quiet: bool) -> bool:
-    """Hides warnings until `main` restores them."""
+    """Hide warnings until `main` restores them."""
     if quiet:
         warnings.simplefilter("ignore")
     return quiet
@@ -135,9 +135,9 @@ def parse_names(option: str, texts: list[str] | None, data: Path, columns: list[
 
 
 def check_names(option: str, names: list[str], data: Path, columns: list[str]) -> None:
-    """Raises an error if a name is not one of a table's columns."""
+    """Raise an error if a name is not one of a table's columns."""
     if unknown := [name for name in names if name not in columns]:
-        raise ValueError(f"{option} must name a column of {data}, {columns}, got {unknown[0]!r}")
+        raise ValueError(f"{option} must name a column of {data}, got {unknown[0]!r}; columns: {columns}")
 
 
 def parse_bounds(texts: list[str] | None) -> dict[str, tuple[float | None, float | None]]:
@@ -193,14 +193,14 @@ def parse_kinds(texts: list[str] | None) -> dict[str, str]:
 
 
 def check_not_input(output: Path | None, *inputs: Path) -> None:
-    """Raises an error if writing a file would overwrite one that is read."""
+    """Raise an error if writing a file would overwrite one that is read."""
     for path in inputs:
         if output is not None and output.exists() and path.exists() and output.samefile(path):
             raise ValueError(f"--output must not be one of the input files, got {output}")
 
 
 def check_output(output: Path, *inputs: Path) -> None:
-    """Raises an error if a file cannot be written, before hours are spent on its content."""
+    """Raise an error if a file cannot be written, before hours are spent on its content."""
     if output.is_dir():
         raise IsADirectoryError(f"--output must be a file, got the folder {output}")
     if output.exists() and not output.is_file():
@@ -212,7 +212,7 @@ def check_output(output: Path, *inputs: Path) -> None:
 
 @contextmanager
 def rename_argument(argument: str, option: str) -> Iterator[None]:
-    """Makes errors name an option instead of the Python argument that it is passed to.
+    """Make errors name an option instead of the Python argument that it is passed to.
 
     Example:
         >>> with rename_argument("path", "DATA"):
@@ -281,27 +281,27 @@ def split_context(est: FlowDensity, frame: pd.DataFrame) -> tuple[pd.DataFrame, 
 
 
 def set_threads(threads: int | None) -> None:
-    """Sets the number of threads of torch."""
+    """Set the number of threads of torch."""
     if threads is not None:
         import torch
 
         torch.set_num_threads(threads)
 
 
-# Interrupted trainings
+# Interrupted runs
 
 
 def checkpoint_path(output: Path, resume: bool) -> Path:
-    """Path of a model's checkpoint, which must not be lost by starting again."""
+    """Path of a model's checkpoint; raise an error if starting again would lose it."""
     checkpoint = output.with_name(output.name + ".checkpoint")
     if checkpoint.exists() and not resume:
-        raise ValueError(f"{checkpoint} belongs to an interrupted training: continue it with --resume, or delete it")
+        raise ValueError(f"{checkpoint} is left from an interrupted run: add --resume to continue, or delete it")
     return checkpoint
 
 
 @contextmanager
 def exit_when_interrupted(checkpoint: Path) -> Iterator[None]:
-    """After Ctrl-C, says how to continue and exits with code 130."""
+    """After Ctrl-C, print how to continue and exit with code 130."""
     try:
         yield
     except KeyboardInterrupt:
@@ -313,7 +313,7 @@ def exit_when_interrupted(checkpoint: Path) -> Iterator[None]:
 def is_finished(
     output: Path, checkpoint: Path, fingerprint: str, time_limit: float | None, resume: bool, quiet: bool
 ) -> bool:
-    """Whether `--resume` has nothing to do, because the model of this very training is there already."""
+    """Whether `--resume` has nothing to do, because the model of the same run is complete already."""
     if not resume or checkpoint.exists():
         return False
     finished = _is_model_of(output, fingerprint, time_limit)
@@ -321,13 +321,13 @@ def is_finished(
         note(
             f"{output} is complete: nothing to resume"
             if finished
-            else f"no checkpoint {checkpoint} to resume from: starting a new training"
+            else f"no checkpoint {checkpoint} to resume from: starting a new run"
         )
     return finished
 
 
 def _is_model_of(path: Path, fingerprint: str, time_limit: float | None) -> bool:
-    """Whether a file holds the model of a training with the same data and settings."""
+    """Whether a file holds a model that was trained with the same data and settings."""
     from elflow.serialization import read_notes, read_training
 
     try:

@@ -20,7 +20,7 @@ USER_ERRORS = (ValueError, TypeError, OSError, MemoryError, FloatingPointError)
 
 
 def note(text: str) -> None:
-    """Prints one line on standard error."""
+    """Print one line on standard error."""
     print(f"elflow: {_join_lines(text)}", file=sys.stderr)
 
 
@@ -56,7 +56,7 @@ def make_console(error: bool = False) -> Console:
 
 
 def show(rows: list[tuple[str, str]], error: bool = False) -> None:
-    """Prints names and values, one pair per line."""
+    """Print names and values, one pair per line."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -69,7 +69,7 @@ def show(rows: list[tuple[str, str]], error: bool = False) -> None:
 
 
 def show_columns(columns: list[dict[str, Any]]) -> None:
-    """Prints a table of columns, as `describe_columns` returns them."""
+    """Print a table of columns, as `describe_columns` returns them."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -100,7 +100,7 @@ def is_terminal() -> bool:
 
 @contextmanager
 def show_progress(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, if that is a terminal; gives a function that sets how much is done."""
+    """Show a progress bar on standard error, if that is a terminal; yield a function that sets the progress."""
     if not is_terminal():
         yield lambda done: None
         return
@@ -160,7 +160,7 @@ class Mean:
         return math.sqrt(self.squares / (self.count - 1) / self.count) if self.count > 1 else None
 
     def add(self, values: NDArray[np.float64], rows: NDArray[np.int64] | None = None) -> None:
-        """Adds a block of values, of the rows with these indices; by default the rows after those before."""
+        """Add a block of values, of the rows with these indices; by default the rows after those before."""
         zeros = (values == -math.inf).nonzero()[0]
         if len(zeros) and not self.zeros:
             self.first_zero = 1 + (self.count + int(zeros[0]) if rows is None else int(rows[zeros[0]]))

@@ -61,41 +61,43 @@ def fit_images(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Architecture: mnist, mnist-small, cifar10, imagenet32, ... By default digits for small images, mnist "
+            help="Architecture: mnist, mnist-small, cifar10, imagenet32, ... Default: digits for small images, mnist "
             "for grey images, cifar10 for others.",
             show_default=False,
         ),
     ] = None,
     size: Annotated[
-        Literal["cpu", "paper"], typer.Option(help="Size of the model: for a CPU, or as in the paper.")
+        Literal["cpu", "paper"], typer.Option(help="Size of the model: for a CPU, or near the paper's.")
     ] = "cpu",
     split: Split = None,
     resize: Resize = None,
     levels: Annotated[
         int | None,
         typer.Option(
-            help="Number of values of a pixel; that of the preset by default.", min=2, max=256, show_default=False
+            help="Number of pixel levels. Default: the preset's, or 256 if the data exceed it.",
+            min=2,
+            max=256,
+            show_default=False,
         ),
     ] = None,
     classes: Annotated[bool, typer.Option("--classes", help="Condition on the labels of the data.")] = False,
     dequantization: Annotated[
         Dequantization | None,
-        typer.Option(help="Noise that makes pixels continuous; that of the preset by default.", show_default=False),
+        typer.Option(help="Dequantisation noise for pixels. Default: the preset's.", show_default=False),
     ] = None,
     time_limit: TimeLimit = None,
     max_steps: MaxSteps = None,
     validation: Annotated[
         float | None,
         typer.Option(
-            help="Images to hold out for validation: a share below 1, or a number. A tenth, and at most 1000, by "
-            "default.",
+            help="Images to hold out for validation: a fraction below 1, or a number. Default: a tenth, at most 1000.",
             show_default=False,
         ),
     ] = None,
     samples: Annotated[
-        Path | None, typer.Option(help="Folder for pictures of samples during training.", show_default=False)
+        Path | None, typer.Option(help="Folder for image grids of samples during training.", show_default=False)
     ] = None,
-    samples_every: Annotated[int, typer.Option(help="Number of rounds between two pictures.", min=1)] = 1,
+    samples_every: Annotated[int, typer.Option(help="Number of rounds between two image grids.", min=1)] = 1,
     seed: Seed = 0,
     threads: Threads = None,
     resume: Resume = False,
@@ -105,9 +107,10 @@ def fit_images(
     """Fit a density to images.
 
     \b
-    elflow fit-images images.npz -o model.elf --time-limit 10m
-    elflow fit-images mnist -o mnist.elf --classes --samples pictures
-    elflow fit-images photos -o photos.elf --resize 32x32 --preset cifar10-small
+    Examples:
+      elflow fit-images images.npz -o model.elf --time-limit 10m
+      elflow fit-images mnist -o mnist.elf --classes --samples grids
+      elflow fit-images photos -o photos.elf --resize 32x32 --preset cifar10-small
 
     With --size cpu, training takes ten minutes unless --time-limit or
     --max-steps is given. Run the same command with --resume to continue after
@@ -185,7 +188,7 @@ def score_images(
         int, typer.Option(help="Number of noise draws per image; more make the bound tighter.", min=1)
     ] = 1,
     limit: Annotated[
-        int | None, typer.Option(help="Score the first images only, up to this number.", min=1, show_default=False)
+        int | None, typer.Option(help="Score only the first N images.", metavar="N", min=1, show_default=False)
     ] = None,
     seed: Seed = 0,
     threads: Threads = None,
@@ -193,11 +196,12 @@ def score_images(
     """Compute the bits per dimension of images.
 
     \b
-    elflow score-images model.elf mnist --split test
-    elflow score-images model.elf images.npz -o scores.parquet --n-draws 10
+    Examples:
+      elflow score-images model.elf mnist --split test
+      elflow score-images model.elf images.npz -o scores.parquet --n-draws 10
 
-    Prints the mean with its standard error; in expectation it is an upper
-    bound. With -o, writes the bits per dimension and the log-probability in
+    Print the mean with its standard error; in expectation it is an upper
+    bound. With -o, write the bits per dimension and the log-probability in
     nats of each image.
     """
     from elflow.io.images import read_images
@@ -231,19 +235,19 @@ def sample_images(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help="Images to write: .png for a picture, .npz for arrays.", show_default=False
+            "--output", "-o", help="Images to write: .png for an image grid, .npz for arrays.", show_default=False
         ),
     ],
     number: Annotated[int, typer.Option("--number", "-n", help="Number of images.", min=1)] = 64,
     label: Annotated[
         int | None,
-        typer.Option("--class", help="Class of all images; all classes in turn by default.", min=0, show_default=False),
+        typer.Option("--class", help="Class to sample. Default: cycle through all classes.", min=0, show_default=False),
     ] = None,
     columns: Annotated[
-        int | None, typer.Option(help="Number of images in a row of the picture.", min=1, show_default=False)
+        int | None, typer.Option(help="Number of images per row of the image grid.", min=1, show_default=False)
     ] = None,
     method: Annotated[
-        Literal["exact", "fixed-point", "sequential"], typer.Option(help="Method that inverts the layers.")
+        Literal["exact", "fixed-point", "sequential"], typer.Option(help="How to invert the layers.")
     ] = "exact",
     seed: Seed = 0,
     threads: Threads = None,
@@ -251,9 +255,10 @@ def sample_images(
     """Draw new images.
 
     \b
-    elflow sample-images model.elf -o grid.png
-    elflow sample-images model.elf -o sevens.png -n 100 --class 7
-    elflow sample-images model.elf -o new.npz -n 1000
+    Examples:
+      elflow sample-images model.elf -o grid.png
+      elflow sample-images model.elf -o sevens.png -n 100 --class 7
+      elflow sample-images model.elf -o new.npz -n 1000
 
     A .png file shows the images in a grid, with one class per column if the
     model has a few classes. An .npz file holds the pixels as x, of shape
@@ -263,13 +268,13 @@ def sample_images(
 
     suffix = output.suffix.lower()
     if suffix not in (".png", ".npz"):
-        raise ValueError(f"--output must end in .png, for a picture, or .npz, for arrays, got {output}")
+        raise ValueError(f"--output must end in .png, for an image grid, or .npz, for arrays, got {output}")
     if columns is not None and suffix != ".png":
         raise ValueError(f"--columns must be left out unless --output ends in .png, got {output}")
     _options.check_output(output, model)
     flow = _options.load_image_flow(model)
     if suffix == ".png" and flow.shape[0] not in (1, 3):
-        raise ValueError(f"--output must end in .npz for images of {flow.shape[0]} channels: a picture has 1 or 3")
+        raise ValueError(f"--output must end in .npz for images of {flow.shape[0]} channels: a .png file has 1 or 3")
     labels = choose_labels(flow, model, label, number)
     _options.set_threads(threads)
     start = time.monotonic()
@@ -287,7 +292,7 @@ def sample_images(
     show(
         [
             ("images", f"{number:,}"),
-            ("network calls", f"{sum(info.calls):,} per image, in {len(info.calls)} layers"),
+            ("network evaluations", f"{sum(info.calls):,} per image, in {len(info.calls)} layers"),
             ("residual", f"{info.residual:.2g}"),
             ("time", format_duration(seconds)),
             ("written to", str(output)),

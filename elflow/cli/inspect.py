@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def report(
     model: Model,
     data: Data,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write, as .html.", show_default=True)] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.", show_default=True)] = Path(
         "report.html"
     ),
     na: NaValues = None,
@@ -29,10 +29,11 @@ def report(
     """Write a report on the quality of a model as an HTML page, and print its findings.
 
     \b
-    elflow report model.elf data.csv -o report.html
+    Examples:
+      elflow report model.elf data.csv -o report.html
 
-    If the data are those of the fit, only rows that were held out from
-    training are judged.
+    If DATA is the table the model was fitted to, only held-out rows are
+    evaluated.
     """
     import pandas as pd
 
@@ -57,8 +58,9 @@ def info(
     """Describe a model: its architecture, columns and training.
 
     \b
-    elflow info model.elf
-    elflow info model.elf --json
+    Examples:
+      elflow info model.elf
+      elflow info model.elf --json
     """
     from elflow.serialization import read_training
 
@@ -78,7 +80,7 @@ def info(
         lines += [("features", str(facts["features"])), ("context", str(facts["context"]))]
     if training is not None:
         lines += _describe_training(facts, training)
-    show([*lines, ("elflow", facts["elflow"])])
+    show([*lines, ("elflow version", facts["elflow"])])
     if "columns" in facts:
         show_columns(facts["columns"])
 
@@ -136,5 +138,5 @@ def _describe_training(facts: dict[str, Any], training: Training) -> list[tuple[
     summary = facts["training"]
     if summary["validation"] is not None:
         best = f"{summary['validation']:.4f} nats per row, in round {summary['best_round']} of {summary['rounds']}"
-        lines.append(("best validation bound", best))
+        lines.append(("best validation log-likelihood", best))
     return lines

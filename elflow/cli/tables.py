@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from elflow.io.tables import TableScan
 
 MAX_VALIDATION_ROWS = 10_000
-"""Maximum number of validation rows that are scored after a training."""
+"""Maximum number of validation rows that are scored after training."""
 SCORE_BLOCK = 16_384
 """Number of rows that are scored at a time."""
 
@@ -60,16 +60,14 @@ def fit(
             metavar="COL=KIND",
         ),
     ] = None,
-    missing: Annotated[
-        Literal["error", "model"], typer.Option(help="Refuse missing values, or model them as well.")
-    ] = "error",
+    missing: Annotated[Literal["error", "model"], typer.Option(help="Reject missing values, or model them.")] = "error",
     na: NaValues = None,
     dequantization: Annotated[
-        Dequantization, typer.Option(help="Noise that makes integers and categories continuous.")
+        Dequantization, typer.Option(help="Dequantisation noise for integers and categories.")
     ] = "uniform",
     time_limit: TimeLimit = None,
     max_steps: MaxSteps = None,
-    validation: Annotated[float, typer.Option(help="Share of the rows to hold out for validation.")] = 0.1,
+    validation: Annotated[float, typer.Option(help="Fraction of the rows to hold out for validation.")] = 0.1,
     seed: Seed = 0,
     threads: Threads = None,
     resume: Resume = False,
@@ -79,15 +77,16 @@ def fit(
     """Fit a density to a table.
 
     \b
-    elflow fit data.csv -o model.elf
-    elflow fit adult.csv -o adult.elf --na '?' --missing model --time-limit 10m
-    elflow fit prices.parquet -o prices.elf --context country --bounds price=0:
+    Examples:
+      elflow fit data.csv -o model.elf
+      elflow fit adult.csv -o adult.elf --na '?' --missing model --time-limit 10m
+      elflow fit prices.parquet -o prices.elf --context country --bounds price=0:
 
     Run the same command with --resume to continue after Ctrl-C or a crash.
     """
     seconds = _options.parse_duration(time_limit)
     if not 0 < validation < 1:
-        raise ValueError(f"--validation must be a share in (0, 1), got {validation:g}")
+        raise ValueError(f"--validation must be a fraction in (0, 1), got {validation:g}")
     _options.check_output(output, data)
     checkpoint = _options.checkpoint_path(output, resume)
     by_bounds, by_kind = _options.parse_bounds(bounds), _options.parse_kinds(kind)
@@ -201,14 +200,15 @@ def score(
     na: NaValues = None,
     threads: Threads = None,
 ) -> None:
-    """Compute the log-density of rows, in nats and in the units of the data.
+    """Compute the log-density of rows, in nats; continuous columns contribute a density per unit.
 
     \b
-    elflow score model.elf data.csv
-    elflow score model.elf data.csv -o scores.parquet
-    elflow score model.elf data.csv -o scores.csv --anomaly --append
+    Examples:
+      elflow score model.elf data.csv
+      elflow score model.elf data.csv -o scores.parquet
+      elflow score model.elf data.csv -o scores.csv --anomaly --append
 
-    Prints the mean with its standard error. Rows are read and written in
+    Print the mean with its standard error. Rows are read and written in
     blocks, so tables may be larger than memory.
     """
     from elflow.io.tables import TableWriter, scan_table
@@ -255,21 +255,26 @@ def sample(
         ),
     ],
     number: Annotated[
-        int, typer.Option("--number", "-n", help="Number of rows, or of rows for each context.", min=1)
+        int, typer.Option("--number", "-n", help="Number of rows; with --context, per row of the context table.", min=1)
     ] = 1,
     seed: Seed = 0,
     context: Annotated[
         Path | None,
-        typer.Option(help="Table of contexts, if the model has one.", metavar="DATA", show_default=False),
+        typer.Option(
+            help="Table of contexts; required if the model was fitted with --context.",
+            metavar="DATA",
+            show_default=False,
+        ),
     ] = None,
     threads: Threads = None,
 ) -> None:
     """Draw new rows.
 
     \b
-    elflow sample model.elf -n 1000 -o new.csv
-    elflow sample model.elf -n 1000000 -o new.parquet --seed 7
-    elflow sample model.elf -n 10 -o new.csv --context contexts.csv
+    Examples:
+      elflow sample model.elf -n 1000 -o new.csv
+      elflow sample model.elf -n 1000000 -o new.parquet --seed 7
+      elflow sample model.elf -n 10 -o new.csv --context contexts.csv
 
     The rows have the columns and types of the data. In Python,
     FlowDensity.sample(n, random_state=seed) draws the same rows. With

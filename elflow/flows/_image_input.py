@@ -19,7 +19,7 @@ ImageContext = Tensor | np.ndarray[Any, Any] | Sequence[int] | int | None
 
 
 def check_shape(shape: Sequence[int], scales: int, channels: int) -> tuple[int, int, int]:
-    """Channels, height and width; raises an error if the number of scales or channels does not suit them."""
+    """Check channels, height and width; raise an error if the number of scales or channels does not suit them."""
     sizes = check_counts("shape", shape)
     if len(sizes) != 3:
         raise ValueError(f"shape must be (channels, height, width), got {tuple(sizes)}")
@@ -64,7 +64,7 @@ def check_images(x: Images, shape: tuple[int, int, int], levels: int, device: to
         if low < 0 or high >= levels:
             raise ValueError(
                 f"x must hold integers from 0 to {levels - 1}, got {low} to {high}: build the flow with the number of "
-                "levels of the images, or divide the images"
+                "levels of the images, or rescale the pixel values"
             )
     return x.to(device).permute(0, 2, 3, 1).flatten(1).long()
 

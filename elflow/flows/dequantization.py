@@ -96,7 +96,7 @@ class Dequantized(InitializesParts):
         return DequantizedDistribution(self, c)
 
     def initialize_parts(self, rows: Cells, c: Tensor | None) -> None:
-        """Initialises the learned noise and the flow."""
+        """Initialise the learned noise and the flow."""
         if self.noise is not None:
             noise_context = self._make_noise_context(rows, c)
             self.noise.initialize(torch.randn_like(noise_context[..., : len(self.cells)]), noise_context)
@@ -104,7 +104,7 @@ class Dequantized(InitializesParts):
             initialize(self.dequantize(rows, c)[0], c)
 
     def dequantize(self, rows: Cells, c: Tensor | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Draws a point z for each row.
+        """Draw a point z for each row.
 
         Arguments:
             rows: N rows with C cells each.

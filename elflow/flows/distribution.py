@@ -39,18 +39,18 @@ class FlowDistribution(NormalizingFlow):
         return normal.log_prob(z).sum(-1) + ladj  # zuko uses torch's Independent, which refuses empty batches
 
     def expand(self, batch_shape: Size, new: Any = None) -> FlowDistribution:
-        """Expands the distribution to a larger batch shape."""
+        """Expand the distribution to a larger batch shape."""
         expanded = super().expand(batch_shape, new)
         expanded.initialize = self.initialize
         return expanded
 
     def sample(self, sample_shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
-        """Samples without gradients, `(*sample_shape, *batch, features)`: see `rsample`."""
+        """Draw samples without gradients, `(*sample_shape, *batch, features)`: see `rsample`."""
         with torch.no_grad():
             return self.rsample(sample_shape, method)
 
     def rsample(self, sample_shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
-        """Samples, `(*sample_shape, *batch, features)`, with gradients by implicit differentiation.
+        """Draw samples `(*sample_shape, *batch, features)`, with gradients by implicit differentiation.
 
         Arguments:
             sample_shape: The shape of the samples for each context.

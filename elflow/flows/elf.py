@@ -29,7 +29,7 @@ from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTra
 __all__ = ["ELF", "MaskedELFTransform"]
 
 MAX_LOG_SCALE = 7.0
-"""Upper bound of the absolute value of a log-scale, which it never reaches."""
+"""Upper bound on the absolute value of a log-scale, which it never reaches."""
 MAX_OUTPUTS_AT_ONCE = 2**19
 """Maximum number of outputs of a hypernetwork computed at once if no gradients are needed."""
 
@@ -118,7 +118,7 @@ class ELF(LayeredFlow):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Builds an untrained flow from the configuration of another one, `flow.config`.
+        """Build an untrained flow from the configuration of another one, `flow.config`.
 
         Example:
             >>> ELF.from_config(ELF(features=3).config).features
@@ -128,7 +128,7 @@ class ELF(LayeredFlow):
 
     @staticmethod
     def min_numbers(config: dict[str, Any]) -> int:
-        """Lower bound of the number of values that a flow of this configuration stores, without building it.
+        """Lower bound on the number of values that a flow of this configuration stores, without building it.
 
         Example:
             >>> flow = ELF(features=3)
@@ -199,7 +199,7 @@ class ELF(LayeredFlow):
         self._check_shared_order("conditional_quantile")
         if q.dtype != self.dtype:
             raise TypeError(
-                f"q must have the dtype of the flow, {self.dtype}, got {q.dtype}: convert either with .to()"
+                f"q must have the dtype of the flow, {self.dtype}, got {q.dtype}: convert one of them with .to()"
             )
         x = q.new_zeros(1) if x is None else x
         check_rows("x", x, self.features, "feature", self.dtype)

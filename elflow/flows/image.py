@@ -36,7 +36,7 @@ class ImageELF(InitializesParts):
     """Exact-Lipschitz flow over images of integers: the paper's image model.
 
     Dequantisation maps each level of a pixel to a cell of (0, 1), draws a point in it, and passes its logit to the
-    flow. The expected value of `log_prob` is therefore a lower bound of the log-probability of the image.
+    flow. The expected value of `log_prob` is therefore a lower bound on the log-probability of the image.
 
     The first batch passed to `log_prob` in training mode initialises the ActNorms and the widths of the cells.
 
@@ -52,8 +52,8 @@ class ImageELF(InitializesParts):
         channels: The width of the hypernetworks.
         blocks: The number of residual blocks of each hypernetwork.
         dequantization: Distribution of the points in their cells: `"uniform"`, or `"variational"` for a learned one.
-        warp: Widths of the cells. `"none"`: all equal. `"zeros"`: the width of level 0 is its share of all pixels, the
-            others are equal, as in the paper for MNIST. `"histogram"`: each width is the share of the level.
+        warp: Widths of the cells. `"none"`: all equal. `"zeros"`: level 0 has its fraction of all pixels, the others
+            are equal, as in the paper for MNIST. `"histogram"`: each width is the frequency of the level.
         classes: The number of classes, for a distribution of images given their class.
         context: The number of context features, for a distribution of images given a vector.
         bound: The maximum Lipschitz constant of the one-dimensional networks, in (0, 1).
@@ -119,12 +119,12 @@ class ImageELF(InitializesParts):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Builds an untrained flow from the configuration of another one, `flow.config`."""
+        """Build an untrained flow from the configuration of another one, `flow.config`."""
         return cls(**config | {"activation": PiecewiseQuadratic(**config["activation"])})
 
     @staticmethod
     def min_numbers(config: dict[str, Any]) -> int:
-        """Lower bound of the number of values that a flow of this configuration stores, without building it."""
+        """Lower bound on the number of values that a flow of this configuration stores, without building it."""
         names = "scales", "transforms", "units", "channels", "blocks"
         scales, transforms, units, channels, blocks = (check_count(name, config[name]) for name in names)
         if scales > MAX_SCALES:
@@ -158,7 +158,7 @@ class ImageELF(InitializesParts):
         return ImageDistribution(self, c)
 
     def initialize_parts(self, x: Images, c: ImageContext) -> None:
-        """Initialises the widths of the cells from all images, and the ActNorms from 512 of them.
+        """Initialise the widths of the cells from all images, and the ActNorms from 512 of them.
 
         Arguments:
             x: Images, integers `(N, channels, height, width)`.
@@ -222,7 +222,7 @@ class ImageELF(InitializesParts):
         verbose: bool = False,
         return_info: bool = False,
     ) -> Any:
-        """Samples images.
+        """Sample images.
 
         Arguments:
             n: The number of images.
@@ -249,7 +249,7 @@ class ImageELF(InitializesParts):
 
     @torch.no_grad()
     def encode(self, x: Images, c: ImageContext = None) -> Tensor:
-        """Maps images to latent space, with the middle of its cell for each pixel.
+        """Map images to latent space, using the midpoint of each pixel's cell.
 
         Arguments:
             x: Images, integers `(N, channels, height, width)`.
@@ -280,7 +280,7 @@ class ImageELF(InitializesParts):
         verbose: bool = False,
         return_info: bool = False,
     ) -> Any:
-        """Maps latent points `(N, features)` to images; for the other arguments and the result see `sample`."""
+        """Map latent points `(N, features)` to images; for the other arguments and the result see `sample`."""
         check_rows("z", z, self.flow.features, "feature", self.dtype)
         if z.ndim != 2:
             raise ValueError(f"z must have the shape (N, {self.flow.features}), got {tuple(z.shape)}")
@@ -298,7 +298,7 @@ class ImageELF(InitializesParts):
         return images
 
     def reconstruct(self, x: Images, c: ImageContext = None) -> Tensor:
-        """Maps images to latent space and back, which returns the same images unless the inverse fails.
+        """Map images to latent space and back, which returns the same images unless the inverse fails.
 
         Arguments:
             x: Images, integers `(N, channels, height, width)`.
@@ -316,7 +316,7 @@ class ImageELF(InitializesParts):
         return encode_context(c, n, self.classes, self.context, self.dtype, self.device)
 
     def _compute_bound(self, levels: Tensor, c: Tensor | None) -> Tensor:
-        """Lower bound of the log-probability of each image, from one point of its cells, `(N,)`."""
+        """Lower bound on the log-probability of each image, from one point of its cells, `(N,)`."""
         blocks = [(levels, c)] if torch.is_grad_enabled() else self._split(levels, c)
         bounds = []
         for block, context in blocks:
@@ -326,7 +326,7 @@ class ImageELF(InitializesParts):
         return torch.cat(bounds)
 
     def _compute_weighted_bound(self, levels: Tensor, c: Tensor | None, n_draws: int) -> Tensor:
-        """Importance-weighted bound: log of the mean of exp(bound) over `n_draws` bounds of each image, `(N,)`."""
+        """Importance-weighted bound: log of the mean of exp(bound) over `n_draws` bounds on each image, `(N,)`."""
         max_copies = max(1, MAX_NUMBERS_AT_ONCE // (self.flow.features * max(1, len(levels))))
         sums = []
         for copies in [min(max_copies, n_draws - done) for done in range(0, n_draws, max_copies)]:
@@ -341,7 +341,7 @@ class ImageELF(InitializesParts):
         return list(zip(levels.split(size), contexts, strict=True))
 
     def _dequantize(self, levels: Tensor) -> tuple[Tensor, Tensor]:
-        """Draws logits y from the cells of levels.
+        """Draw logits y from the cells of levels.
 
         Returns y, `(N, features)`, and the term that makes its log-density a bound for the image, `(N,)`.
         """
@@ -374,11 +374,11 @@ class ImageDistribution(Distribution):
         super().__init__(batch, Size(model.shape), validate_args=False)
 
     def log_prob(self, x: Images) -> Tensor:
-        """Random lower bound of the log-probability of each image: see `ImageELF.log_prob`."""
+        """Stochastic lower bound (in expectation) on the log-probability of each image: see `ImageELF.log_prob`."""
         return self.model.log_prob(x, self.c)
 
     def sample(self, sample_shape: Size | Sequence[int] = ()) -> Tensor:
-        """Samples images, uint8 `(*sample_shape, *batch, channels, height, width)`."""
+        """Sample images, uint8 `(*sample_shape, *batch, channels, height, width)`."""
         if isinstance(sample_shape, int):
             raise TypeError(f"sample_shape must be a tuple, got {sample_shape}: write ({sample_shape},)")
         shape, c = Size([*sample_shape, *self.batch_shape]), self.c

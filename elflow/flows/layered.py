@@ -69,7 +69,7 @@ class LayeredFlow(InitializesParts, Flow):
         return distribution
 
     def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
-        """Initialises each layer from a batch `(..., features)`, transformed by the layers before it."""
+        """Initialise each layer from a batch `(..., features)`, transformed by the layers before it."""
         check_rows("x", x, self.features, "feature")
         if c is not None:
             x = x.expand(*torch.broadcast_shapes(x.shape[:-1], c.shape[:-1]), -1)
@@ -86,7 +86,7 @@ class LayeredFlow(InitializesParts, Flow):
         method: str = "exact",
         return_info: bool = False,
     ) -> Any:
-        """Maps latent points to data.
+        """Map latent points to data.
 
         Arguments:
             z: Latent points, `(..., features)`.
@@ -122,7 +122,7 @@ class LayeredFlow(InitializesParts, Flow):
         return next(self.transform.parameters()).dtype
 
     def check_context(self, c: Tensor | None) -> None:
-        """Raises an error unless c is a context of the right shape, or None for a flow without context."""
+        """Raise an error unless c is a context of the right shape, or None for a flow without context."""
         if self.context and c is None:
             raise ValueError(f"c must be a context of {self.context} features, got None")
         if c is not None:

@@ -14,7 +14,7 @@ WARPS = ["none", "zeros", "histogram"]
 MIN_PROBABILITY = 1e-30
 """Minimum of p and of 1 - p in the logit of p."""
 UNIFORM_SHARE = 0.01
-"""Share of (0, 1) that all levels divide equally, so that no cell is too narrow for single precision."""
+"""Fraction of (0, 1) that all levels divide equally, so that no cell is too narrow for single precision."""
 
 
 class Levels(DataInitialized):
@@ -53,7 +53,7 @@ class Levels(DataInitialized):
         return f"levels={self.levels}, warp={self.warp}"
 
     def set_from(self, x: Tensor) -> bool:
-        """Sets the widths of the cells from pixels of any shape."""
+        """Set the widths of the cells from pixels of any shape."""
         share = torch.bincount(x.flatten().long(), minlength=self.levels).double()
         share /= share.sum()
         if self.warp == "zeros":

@@ -159,7 +159,7 @@ class LazyHeadTransform(LazyTransform):
         return HeadTransform(self.layer(c), self.size)
 
     def initialize(self, x: Tensor) -> None:
-        """Initialises the layer from its coordinates of a batch `(..., features)`."""
+        """Initialise the layer from its coordinates of a batch `(..., features)`."""
         if hasattr(self.layer, "initialize"):
             self.layer.initialize(x[..., : self.size])
 

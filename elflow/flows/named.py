@@ -20,7 +20,7 @@ FLOW_NAMES = ["elf", *ZUKO_FLOWS]
 
 
 def build_flow(name: str, features: int, context: int = 0, options: dict[str, Any] | None = None) -> nn.Module:
-    """Builds an untrained flow by name.
+    """Build an untrained flow by name.
 
     Arguments:
         name: `"elf"`, or the name of a flow of zuko in lower case, such as `"nsf"` or `"maf"`.
@@ -42,7 +42,7 @@ def build_flow(name: str, features: int, context: int = 0, options: dict[str, An
 
 
 def min_numbers(name: str, features: int, context: int, options: dict[str, Any]) -> int:
-    """Lower bound of the number of values that a flow stores, without building it.
+    """Lower bound on the number of values that a flow stores, without building it.
 
     Arguments:
         name: The name of the flow, as for `build_flow`.

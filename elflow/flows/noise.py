@@ -50,7 +50,7 @@ class ImageNoise(InitializesParts):
         self.flow = MultiscaleELF(shape, N_CHANNELS, scales=1, transforms=N_TRANSFORMS, image=True, **sizes)
 
     def forward(self, levels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Draws a point in each cell.
+        """Draw a point in each cell.
 
         Arguments:
             levels: Levels of images, `(N, features)`.
@@ -66,7 +66,7 @@ class ImageNoise(InitializesParts):
         return torch.special.ndtr(v.double()), torch.special.ndtr(-v.double()), log_q
 
     def initialize_parts(self, levels: Tensor, c: None = None) -> None:
-        """Initialises the flow from levels of images, `(N, features)`."""
+        """Initialise the flow from levels of images, `(N, features)`."""
         context = self._compute_features(levels)
         self.flow.initialize(torch.randn(levels.shape, dtype=context.dtype, device=levels.device), context)
 

@@ -29,7 +29,7 @@ class Preset:
     """Number of learnable parameters."""
 
     def build(self, **changes: Any) -> ImageELF:
-        """Builds the untrained model; `changes` override arguments of `elflow.ImageELF`."""
+        """Build the untrained model; `changes` override arguments of `elflow.ImageELF`."""
         return ImageELF(**(self.flow | changes))
 
 
@@ -65,11 +65,11 @@ SIZES = ["paper", "cpu"]
 
 
 def preset(name: str, size: str = "paper") -> Preset:
-    """Looks up the architecture of an image model by name.
+    """Look up the architecture of an image model by name.
 
     Arguments:
         name: One of `PRESETS`: the models of the paper, and `"digits"` for images of 8x8 pixels.
-        size: `"paper"` for the sizes of the paper, `"cpu"` for a model that a CPU trains in minutes.
+        size: `"paper"` for a size near the paper's, `"cpu"` for a model that a CPU trains in minutes.
 
     Example:
         >>> preset("mnist-small").parameters

@@ -44,7 +44,7 @@ class Whitened(InitializesParts):
         return NormalizingFlow(self.whitening(), self.flow(c))
 
     def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
-        """Initialises the whitening from data `(N, features)`, then the flow from the whitened data."""
+        """Initialise the whitening from data `(N, features)`, then the flow from the whitened data."""
         self.whitening.initialize(x)
         if initialize := getattr(self.flow, "initialize", None):
             initialize(self.whitening()(x), c)
@@ -83,7 +83,7 @@ class Whitening(DataInitialized, LazyTransform):
         return TriangularTransform(self.loc, self.cholesky, self.columns)
 
     def set_from(self, x: Tensor) -> bool:
-        """Sets mean and Cholesky factor from data `(N, features)`."""
+        """Set mean and Cholesky factor from data `(N, features)`."""
         chosen = x[:, self.columns].double()
         centred = chosen - chosen.mean(0)
         covariance = centred.T @ centred / max(1, len(chosen) - 1)

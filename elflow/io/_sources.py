@@ -131,7 +131,7 @@ def open_source(path: Path, na_values: Sequence[str]) -> Source:
     if path.is_dir():
         raise IsADirectoryError(f"{path} must be a file, got a folder")
     if not path.exists():
-        raise FileNotFoundError(f"{path} must be a file that exists")
+        raise FileNotFoundError(f"{path} does not exist")
     format_name = detect_format(path)
     if path.is_file() and not path.stat().st_size:
         raise ValueError(f"{path} is empty: a table must have a header with column names, and rows")

@@ -49,7 +49,7 @@ def reading(name: object) -> Iterator[None]:
         ...     raise EOFError("no data left")
         Traceback (most recent call last):
         ...
-        ValueError: data.npz cannot be read, it is damaged or has an unsupported format: no data left
+        ValueError: data.npz cannot be read: it is damaged or has an unsupported format (no data left)
     """
     try:
         yield
@@ -57,7 +57,7 @@ def reading(name: object) -> Iterator[None]:
         raise
     except Exception as error:
         reason = str(error) or type(error).__name__
-        raise ValueError(f"{name} cannot be read, it is damaged or has an unsupported format: {reason}") from error
+        raise ValueError(f"{name} cannot be read: it is damaged or has an unsupported format ({reason})") from error
 
 
 def check_no_split(path: Path, split: str | None) -> None:
@@ -194,7 +194,7 @@ def _as_images(name: str, a: np.ndarray) -> np.ndarray:
             return np.moveaxis(a, 3, 1)
     raise ValueError(
         f"{name} must have the shape (N, H, W), (N, H, W, C) or (N, C, H, W) with C in {N_CHANNELS}, or (N, pixels) "
-        f"of square images, and be unambiguous, got {a.shape}"
+        f"of square images; got the ambiguous or unsupported shape {a.shape}"
     )
 
 

@@ -78,7 +78,7 @@ def sniff(path: Path) -> Dialect:
         separator = next((s for s in SEPARATORS if s not in text), ",")
     header, body = rows[separator][0], rows[separator][1:]
     if not body:
-        raise ValueError(f"{path} has a header and no rows")
+        raise ValueError(f"{path} has a header but no rows")
     values = [value for row in body for value in row]
     has_comma = separator != "," and any(map(re.compile(r"[+-]?\d*,\d+").fullmatch, values))
     has_point = any(map(re.compile(r"[+-]?\d*\.\d+").fullmatch, values))

@@ -1,4 +1,4 @@
-"""Grids of images in one picture."""
+"""Image grids: several images side by side in one."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def make_grid(images: Tensor | np.ndarray, columns: int | None = None, levels: i
 
     Arguments:
         images: Integers from 0 to `levels - 1`, `(N, C, H, W)` with one channel or three.
-        columns: Number of images per row. By default the picture is nearly square.
+        columns: Number of images per row. By default the grid is nearly square.
         levels: Number of values of a pixel: `levels - 1` is white.
         gap: Number of pixels between images.
 
     Returns:
-        The picture, uint8 of shape `(height, width)`, or `(height, width, 3)` for three channels.
+        The grid, uint8 of shape `(height, width)`, or `(height, width, 3)` for three channels.
 
     Example:
         >>> make_grid(np.ones((10, 1, 28, 28), "uint8")).shape
@@ -82,9 +82,9 @@ def write_grid(
         raise ValueError(f"path must end in .png, got {path}")
     if path.is_dir():
         raise IsADirectoryError(f"path must be a file, got the folder {path}")
-    picture = Image.fromarray(make_grid(images, columns, levels))
+    grid = Image.fromarray(make_grid(images, columns, levels))
     with replacing(path.resolve()) as temporary:
-        picture.save(temporary, format="PNG")
+        grid.save(temporary, format="PNG")
 
 
 def _check_images(images: Tensor | np.ndarray, levels: int) -> np.ndarray:

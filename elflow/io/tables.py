@@ -33,13 +33,13 @@ TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S%z"]
 def read_table(path: PathLike, na_values: Sequence[str] = (), columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Read a table from a file.
 
-    A text file must have a header. Its separator is detected (comma, semicolon, tab or bar), and so are the types of
-    its columns: integers, floats, booleans, ISO dates and times, and otherwise text. White space around values is
-    ignored. Codes with leading zeros are text. Integers with missing values have the dtype `Int64`.
+    A text file must have a header. Its separator is detected (comma, semicolon, tab or vertical bar), and so are the
+    types of its columns: integers, floats, booleans, ISO dates and times, and otherwise text. White space around values
+    is ignored. Codes with leading zeros are text. Integers with missing values have the dtype `Int64`.
 
     Arguments:
-        path: A `.csv`, `.tsv`, `.csv.gz`, `.tsv.gz` or `.parquet` file.
-        na_values: Texts that stand for a missing value, besides the empty text, `NA`, `NaN`, `null` and the like.
+        path: A `.csv`, `.tsv`, `.csv.gz`, `.tsv.gz`, `.parquet` or `.pq` file.
+        na_values: Strings to treat as missing, besides the empty string, `NA`, `NaN`, `null`, etc.
         columns: Names of the columns to read, in this order; by default all columns.
 
     Example:
@@ -55,7 +55,7 @@ def read_table(path: PathLike, na_values: Sequence[str] = (), columns: Sequence[
     names = source.names if columns is None else source.check_columns(columns)
     tables = list(source.read_blocks(names))
     if not sum(len(table) for table in tables):
-        raise ValueError(f"{path} has a header and no rows")
+        raise ValueError(f"{path} has a header but no rows")
     whole = pa.concat_tables(tables)
     del tables
     series: dict[str, pd.Series] = {}
@@ -127,8 +127,8 @@ class TableScan:
         self._source.check_columns(known)
         others = [name for name in self._source.names if name not in known]
         if others and not extra:
-            count = "1 column" if len(others) == 1 else f"{len(others)} columns"
-            warnings.warn(f"{path} has {count} that the model does not have: {join_names(others)}", stacklevel=3)
+            count, verb = ("1 column", "that is") if len(others) == 1 else (f"{len(others)} columns", "that are")
+            warnings.warn(f"ignoring {count} of {path} {verb} not in the model: {join_names(others)}", stacklevel=3)
         self._extra = others if extra else []
         self.rows, self.total, self.done = self._source.rows, self._source.total, 0
 
@@ -139,7 +139,7 @@ class TableScan:
             row += len(table)
             self.done = self._source.done if self.rows is None else row
         if not row:
-            raise ValueError(f"{self.path} has a header and no rows")
+            raise ValueError(f"{self.path} has a header but no rows")
 
     def _to_frame(self, table: pa.Table, row: int) -> pd.DataFrame:
         source = self._source
@@ -156,7 +156,7 @@ class TableScan:
 
 
 class TableWriter:
-    """Writes a table in blocks. The file appears only when it is complete.
+    """Writer of a table in blocks. The file appears only when it is complete.
 
     Arguments:
         path: A `.csv`, `.tsv`, `.csv.gz`, `.tsv.gz` or `.parquet` file, which is overwritten; `-` writes CSV to the

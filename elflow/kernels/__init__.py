@@ -84,7 +84,8 @@ def _warn_once() -> None:
     if not _has_warned:
         _has_warned = True
         warnings.warn(
-            f"elflow runs without its native kernel, in plain torch, which is many times slower: {native.import_error}",
+            "elflow's native kernel is not available, so plain torch is used, which is many times slower: "
+            f"{native.import_error}",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -49,7 +49,7 @@ class ActNorm(DataInitialized, LazyTransform):
         return ActNormTransform(self.loc.repeat(self.pixels), self.log_scale.repeat(self.pixels))
 
     def set_from(self, x: Tensor) -> bool:
-        """Sets shift and scale from a batch `(..., pixels * features)` of at least two rows.
+        """Set shift and scale from a batch `(..., pixels * features)` of at least two rows.
 
         A coordinate that is constant in the batch keeps the scale 1. With `torch.distributed` initialised, the
         statistics are those of the batches of all processes.

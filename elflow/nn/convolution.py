@@ -19,8 +19,8 @@ class MaskedConvolution(nn.Module):
     """Masked convolution that stores only its unmasked weights.
 
     Pixels are ordered row by row from left to right. The channels of a pixel form groups, which are ordered as well. An
-    output sees the pixels before its own; of its own pixel it sees the groups before its own, and also its own group
-    unless `strict`.
+    output sees all preceding pixels and, within the same pixel, the preceding groups; unless `strict`, it also sees its
+    own group.
 
     Because masked weights are not stored, no optimizer step and no file can make them nonzero. The kernel has no row
     below the current one, so nothing is computed for it.
@@ -64,7 +64,7 @@ class MaskedConvolution(nn.Module):
         return f"{self.inputs}, {self.outputs}, kernel={self.rows}x{self.columns}, weights={self.weight.numel()}"
 
     def forward(self, x: Tensor, above: Tensor | None = None) -> Tensor:
-        """Convolves `(N, inputs, height, width)` to `(N, outputs, height, width)`.
+        """Convolve `(N, inputs, height, width)` to `(N, outputs, height, width)`.
 
         Arguments:
             x: Some rows of images.

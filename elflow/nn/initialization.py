@@ -77,12 +77,12 @@ class DataInitialized(nn.Module):
 
     @torch.no_grad()
     def initialize(self, x: Tensor) -> None:
-        """Sets the values from a batch; does nothing if they are set already."""
+        """Set the values from a batch; do nothing if they are set already."""
         if not self.initialized and self.set_from(x):
             self.initialized.fill_(True)
 
     def set_from(self, x: Tensor) -> bool:
-        """Sets the values from a batch, and returns whether the batch was large enough."""
+        """Set the values from a batch, and return whether the batch was large enough."""
         raise TypeError(f"{type(self).__name__} must implement set_from(x)")
 
 
@@ -103,7 +103,7 @@ class InitializesParts(nn.Module):
     @torch.compiler.disable
     @torch.no_grad()
     def initialize(self, x: Any, c: Any = None) -> None:
-        """Sets the parts that are not set yet.
+        """Set the parts that are not set yet.
 
         Arguments:
             x: Data, as for `log_prob`.
@@ -116,7 +116,7 @@ class InitializesParts(nn.Module):
         self.initialized = self._has_initialized_parts()
 
     def initialize_parts(self, x: Any, c: Any) -> None:
-        """Passes data to the parts, in the order in which the parts process it."""
+        """Pass data to the parts, in the order in which the parts process it."""
         raise TypeError(f"{type(self).__name__} must implement initialize_parts(x, c)")
 
     def _has_initialized_parts(self) -> bool:
@@ -124,5 +124,5 @@ class InitializesParts(nn.Module):
 
 
 def _reset_initialized(module: InitializesParts, _: object) -> None:
-    """Makes a module look at its parts again after it has loaded a state."""
+    """Make a module look at its parts again after it has loaded a state."""
     module.initialized = False

@@ -107,13 +107,13 @@ def _make_adjacency(order: Sequence[int], dependent: Sequence[int], context: int
 
 
 def _rescale_to_fan_in(layer: nn.Module) -> None:
-    """Scales the weights of each masked unit to the number of inputs it sees: torch drew them as if it saw all."""
+    """Scale the weights of each masked unit to the number of inputs it sees: torch drew them as if it saw all."""
     if isinstance(layer, MaskedLinear):
         layer.weight.mul_((layer.in_features / layer.mask.sum(-1, keepdim=True).clamp(min=1)).sqrt())
 
 
 def _split_last_layer(layers: list[nn.Module], count: int) -> list[nn.Module]:
-    """Replaces a last layer that is large enough by a `BlockMaskedLinear`, which computes the same."""
+    """Replace a last layer that is large enough by a `BlockMaskedLinear`, which computes the same."""
     if len(layers) == 1 or count < N_BLOCKS:
         return layers
     before, last = layers[-3], layers[-1]
@@ -160,7 +160,7 @@ class BlockMaskedLinear(nn.Module):
 
 
 def _drop_full_mask(layer: nn.Module) -> nn.Module:
-    """Replaces a masked layer whose mask hides nothing by a plain one, as between hidden layers for two features."""
+    """Replace a masked layer whose mask hides nothing by a plain one, as between hidden layers for two features."""
     if not isinstance(layer, MaskedLinear) or not layer.mask.all():
         return layer
     plain = nn.Linear(layer.in_features, layer.out_features)
@@ -169,7 +169,7 @@ def _drop_full_mask(layer: nn.Module) -> nn.Module:
 
 
 def _exclude_masks_from_state(layers: Sequence[nn.Module]) -> None:
-    """Excludes masks from the state dict. They follow from the sizes: a file could only hold wrong ones."""
+    """Exclude masks from the state dict. They follow from the sizes: a file could only hold wrong ones."""
     for layer in layers:
         for part in layer.modules():
             if isinstance(part, MaskedLinear):

@@ -1,4 +1,4 @@
-"""Checkpoints of a training, written atomically and tied to their data by a fingerprint."""
+"""Checkpoints of a training run, written atomically and tied to their data by a fingerprint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["read_checkpoint", "write_checkpoint"]
 
 
 def write_checkpoint(path: Path, state: dict[str, Any], fingerprint: str) -> None:
-    """Writes a checkpoint, which replaces an existing one only when it is complete.
+    """Write a checkpoint, which replaces an existing one only when it is complete.
 
     Arguments:
         path: The file.
@@ -25,7 +25,7 @@ def write_checkpoint(path: Path, state: dict[str, Any], fingerprint: str) -> Non
 
 
 def read_checkpoint(path: Path | None, fingerprint: str) -> dict[str, Any] | None:
-    """Reads the state in a checkpoint; None if there is no such file. Nothing in the file is executed.
+    """Read the state in a checkpoint; None if there is no such file. Nothing in the file is executed.
 
     Arguments:
         path: The file, or None.
@@ -50,7 +50,7 @@ def read_checkpoint(path: Path | None, fingerprint: str) -> dict[str, Any] | Non
         ) from None
     if stored != fingerprint:
         raise ValueError(
-            f"checkpoint must belong to the same data and settings, got {path} of other data or settings: delete it to "
-            "start again"
+            f"checkpoint must belong to the same data and settings, got {path} from different data or settings: "
+            "delete it to start again"
         )
     return state

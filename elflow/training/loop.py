@@ -55,23 +55,23 @@ def fit(
     on_round_end: OnRoundEnd | None = None,
     fabric: Fabric | None = None,
 ) -> tuple[F, Training]:
-    """Trains a flow of elflow or zuko by maximum likelihood.
+    """Train a flow of elflow or zuko by maximum likelihood.
 
     Training proceeds in rounds of `recipe.round_steps` steps. After each round the averaged weights are scored on the
-    validation rows. Batches and noise depend on the seed and the step only, so that a training which resumes from its
+    validation rows. Batches and noise depend only on the seed and the step, so that a run which resumes from its
     checkpoint ends with the weights of one that was never interrupted, bit for bit.
 
     Arguments:
         flow: The flow; any module for which `flow(context).log_prob(x)` is the log-density. It is not modified.
         data: Training data: `Rows`, a tensor `(N, features)`, a pair of features and context, or a function that
             returns the next batch in one of these forms.
-        validation: Held-out data, which select the best weights, drive the plateau schedule and stop the training.
-            Without them the last averaged weights are returned, and only steps and time stop the training.
+        validation: Held-out data, which select the best weights, drive the plateau schedule and stop training.
+            Without them the last averaged weights are returned, and only steps and time stop training.
         recipe: Training settings.
         seed: Seed of batches and noise.
         checkpoint: A file that stores the state after every round. If it exists, training resumes from it. It is not
             removed at the end.
-        fingerprint: Identifies data and settings; a checkpoint with another fingerprint is refused.
+        fingerprint: Identifies data and settings; a checkpoint with another fingerprint is rejected.
         log_dir: A folder for logs as CSV and, if TensorBoard is installed, for TensorBoard.
         verbose: Whether to show a progress bar.
         on_round_end: Called after each round with the flow of averaged weights, in evaluation mode, and the round's
@@ -80,7 +80,7 @@ def fit(
             CPU device.
 
     Returns:
-        A copy of the flow with the best averaged weights, in evaluation mode, and the record of the training.
+        A copy of the flow with the best averaged weights, in evaluation mode, and the training record.
 
     Example:
         >>> import elflow
@@ -113,7 +113,7 @@ def fit(
                 entry = run.validate(held_out, seed)
                 if monitor is not None:
                     monitor.end_round(entry, run.rounds_since_best)
-                # A round that the time limit cut short is not stored: a resumed training repeats all of it.
+                # A round that the time limit cut short is not stored: a resumed run repeats all of it.
                 if path is not None and is_complete and fabric.is_global_zero:
                     write_checkpoint(path, run.state_dict(), fingerprint)
                 if on_round_end is not None:
@@ -125,7 +125,7 @@ def fit(
 
 
 class _Run:
-    """State of a training, and the steps and rounds that advance it.
+    """State of a training run, and the steps and rounds that advance it.
 
     The averaged weights are validated, stored and returned.
     """
@@ -165,7 +165,7 @@ class _Run:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def train_round(self, source: RowSource | StreamSource, seed: int, monitor: Monitor | None) -> bool:
-        """Trains for one round, and returns whether it is complete: the time limit may cut it short."""
+        """Train for one round, and return whether it is complete: the time limit may cut it short."""
         # The noise of a round depends on seed, step and process only: a resumed training draws the same.
         torch.manual_seed(seed * 1_000_003 + self.step + 2**40 * self.fabric.global_rank)
         self._training_mean = _Mean()
@@ -204,7 +204,7 @@ class _Run:
             self.scheduler.step()
 
     def _skip(self, loss: float, norm: float) -> None:
-        """Leaves the weights unchanged, halves the learning rate and warns."""
+        """Leave the weights unchanged, halve the learning rate and warn."""
         self.skipped += 1
         self.skipped_in_a_row += 1
         for group in self.optimizer.param_groups:
@@ -212,14 +212,14 @@ class _Run:
         problem = f"the loss was {loss:g} and the norm of its gradient {norm:g} at step {self.step}"
         if self.skipped_in_a_row >= MAX_SKIPPED:
             raise FloatingPointError(
-                f"{problem}, as in the {MAX_SKIPPED - 1} steps before: lower learning_rate, which was "
-                f"{self.recipe.learning_rate:g}, or look for outliers in the data"
+                f"{problem}, as in the previous {MAX_SKIPPED - 1} steps: lower learning_rate (now "
+                f"{self.recipe.learning_rate:g}), or check the data for outliers"
             )
         warnings.warn(f"{problem}: the step is skipped and the learning rate halved", RuntimeWarning, stacklevel=2)
 
     @torch.no_grad()
     def validate(self, validation: Rows | None, seed: int) -> dict[str, float]:
-        """Scores the averaged weights, keeps the best ones, and decides whether to stop."""
+        """Score the averaged weights, keep the best ones, and decide whether to stop."""
         entry = {
             "step": self.step,
             "seconds": 0.0,
@@ -272,7 +272,7 @@ class _Run:
         return bool(self.fabric.broadcast(self.seconds >= limit))  # the first process decides for all
 
     def load_best(self) -> nn.Module:
-        """Loads the best averaged weights, and returns their flow."""
+        """Load the best averaged weights, and return their flow."""
         if not self.best:
             raise FloatingPointError(
                 f"the held-out log-likelihood was never finite: lower learning_rate, which was "
@@ -292,7 +292,7 @@ class _Run:
         } | {name: getattr(self, name) for name in _COUNTERS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from the state of a checkpoint."""
+        """Continue from the state of a checkpoint."""
         self.flow.load_state_dict(state["flow"])
         self.averaged.load_state_dict(state["averaged"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,4 +1,4 @@
-"""Progress bar and log files of a training."""
+"""Progress bar and log files of a training run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ REFRESH_STEPS = 10
 
 
 class Monitor:
-    """Shows a progress bar, and logs each round as CSV and for TensorBoard.
+    """Progress bar, and logs of each round as CSV and for TensorBoard.
 
     Arguments:
-        recipe: The settings of the training, for its maximum number of steps and its patience.
+        recipe: The training settings, for the maximum number of steps and its patience.
         log_dir: Folder for logs, or None.
         verbose: Whether to show the progress bar.
     """
@@ -59,12 +59,12 @@ class Monitor:
             logger.finalize("success" if error is None else "failed")
 
     def advance(self, step: int, training: float) -> None:
-        """Moves the bar to a step; `training` is the mean log-density of the round so far."""
+        """Move the bar to a step; `training` is the mean log-density of the round so far."""
         if not self.bar.disable and step % REFRESH_STEPS == 0:
             self.bar.update(self.task, completed=step, status=f"{training:.3f} nats{self.validated}")
 
     def end_round(self, entry: dict[str, float], rounds_since_best: int) -> None:
-        """Logs a round, and shows its held-out log-likelihood and the patience left."""
+        """Log a round, and show its held-out log-likelihood and the patience left."""
         if "validation" in entry:
             left = self.recipe.patience - rounds_since_best
             self.validated = f", held out {entry['validation']:.3f}, patience {left}/{self.recipe.patience}"

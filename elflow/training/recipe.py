@@ -32,7 +32,7 @@ class Recipe:
         max_steps: Maximum number of steps.
         round_steps: Number of steps in a round.
         patience: Number of rounds without a better held-out log-likelihood after which training stops.
-        time_limit: Maximum time in seconds, over all runs of a resumed training; None for no limit.
+        time_limit: Maximum time in seconds, over all runs if training is resumed; None for no limit.
         max_grad_norm: Maximum norm of the gradient; longer gradients are scaled down. Infinity for no clipping.
         ema_decay: Decay of the exponential moving average of the weights; 0 for no averaging.
         weight_decay: Weight decay of AdamW.
@@ -74,7 +74,7 @@ class Recipe:
         for name in ("halve_every", "plateau_patience", "warmup_steps"):
             check_count(name, getattr(self, name))
         if not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm must be positive, infinite for no clipping, got {self.max_grad_norm}")
+            raise ValueError(f"max_grad_norm must be positive (inf disables clipping), got {self.max_grad_norm}")
         check_count("hold_steps", self.hold_steps, least=0)
         check_choice("schedule", self.schedule, SCHEDULES)
         if self.time_limit is not None:

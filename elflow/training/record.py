@@ -1,4 +1,4 @@
-"""Record of a training: its history, and why it stopped."""
+"""Training record: its history, and why training stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STOP_REASONS = {
 
 @dataclass(frozen=True)
 class Training:
-    """Record of a training.
+    """Record of a training run.
 
     Example:
         >>> entry = {"step": 2000, "seconds": 119.9, "learning_rate": 1e-3, "training": 1.5, "validation": 1.25}
@@ -57,14 +57,14 @@ class Training:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Training:
-        """Builds the record from the result of `to_dict`."""
+        """Build the record from the result of `to_dict`."""
         training = cls(**state)
         training.describe()  # raises an error for wrong types, as in a damaged file
         return training
 
 
 def format_duration(seconds: float) -> str:
-    """Formats a duration in seconds, minutes or hours.
+    """Format a duration in seconds, minutes or hours.
 
     Example:
         >>> format_duration(4.25), format_duration(95), format_duration(7260)

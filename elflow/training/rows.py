@@ -52,7 +52,7 @@ class Rows:
         return self._map(lambda part: part.to(device, non_blocking=True))
 
     def check_finite(self, name: str) -> None:
-        """Raises an error if a value is NaN or infinite; the error names the argument `name`."""
+        """Raise an error if a value is NaN or infinite; the error names the argument `name`."""
         tensors = {"": self.x, ".context": self.context, ".weight": self.weight}
         if isinstance(self.x, Cells):
             tensors |= {"": self.x.exact, " (cells)": self.x.low, " (offsets)": self.x.offset}
@@ -70,7 +70,7 @@ Batch = Rows | Tensor | Sequence[Tensor]
 
 
 def as_rows(name: str, data: Batch) -> Rows:
-    """Converts a tensor, or a pair of features and context, to `Rows`.
+    """Convert a tensor, or a pair of features and context, to `Rows`.
 
     Arguments:
         name: The name of the argument, for errors.
@@ -118,7 +118,7 @@ class RowSource:
         return self.rows.take(slice(count))
 
     def iter_batches(self, steps: range) -> Iterator[Rows]:
-        """Yields the batch of each step."""
+        """Yield the batch of each step."""
         per_pass = len(self.rows) // self.batch_size
         current, order = -1, torch.empty(0)
         for step in steps:
@@ -153,7 +153,7 @@ class StreamSource:
         return self._peeked
 
     def iter_batches(self, steps: range) -> Iterator[Rows]:
-        """Yields the next batch for each step."""
+        """Yield the next batch for each step."""
         for _ in steps:
             batch, self._peeked = self._peeked, None
             yield as_rows("data()", self.next_batch()) if batch is None else batch

@@ -32,7 +32,7 @@ OnSettled = Callable[[int], None] | None
 class Maps(Protocol):
     """Increasing maps of each element, such as an `Elementwise` transform.
 
-    Two attributes are optional: `max_slope`, an upper bound of all slopes, saves an evaluation per sweep, and
+    Two attributes are optional: `max_slope`, an upper bound on all slopes, saves an evaluation per sweep, and
     `select(columns)`, the maps of a slice of the coordinates, makes the method `"sequential"` faster.
     """
 
@@ -271,8 +271,8 @@ def relative_size(difference: Tensor, *values: Tensor) -> Tensor:
 def warn_not_converged(info: InverseInfo) -> None:
     """Warn that an inverse did not converge, at the line that called the caller."""
     warnings.warn(
-        f"the inverse did not converge: its residual is {info.residual:.2g} after {info.sweeps} sweeps. "
-        "Compute in float64 (flow.double()), or use method='exact' if it was another",
+        f"the inverse did not converge: its residual is {info.residual:.2g} after {info.sweeps} sweeps: "
+        "try float64 (flow.double()), or method='exact' if you used another method",
         ConvergenceWarning,
         stacklevel=3,
     )
@@ -282,7 +282,7 @@ def warn_not_converged(info: InverseInfo) -> None:
 
 Step = Callable[[Maps, Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 """(maps computed from x, x, y, the coordinate whose turn it is) -> the next x, and the residual of the present x or an
-upper bound of it, if the step knows one."""
+upper bound on it, if the step knows one."""
 
 
 def _step_exact(maps: Maps, x: Tensor, y: Tensor, turn: int) -> tuple[Tensor, Tensor | None]:

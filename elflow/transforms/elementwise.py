@@ -33,7 +33,7 @@ class Elementwise(Transform):
     bijective = True
     sign = +1
     max_slope: float
-    """An upper bound of all slopes."""
+    """An upper bound on all slopes."""
 
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """y and log dy/dx, each of the shape of x."""
@@ -151,7 +151,7 @@ class ScaledTransform(Elementwise):
 
     @property
     def max_slope(self) -> float:  # type: ignore[override]
-        """An upper bound of all slopes."""
+        """An upper bound on all slopes."""
         max_scale = float(self.log_scale.detach().max().exp()) if self.log_scale.numel() else 1.0
         return max_scale * self.transform.max_slope
 
@@ -192,7 +192,7 @@ class ColumnsTransform(Elementwise):
 
     @property
     def max_slope(self) -> float:  # type: ignore[override]
-        """An upper bound of all slopes."""
+        """An upper bound on all slopes."""
         return max(t.max_slope for t in self.transforms)
 
     def _inverse(self, y: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class RasterTransform(AutoregressiveTransform):
     """Autoregressive transform of images whose inverse sweeps over one row of pixels at a time.
 
     The maps of a row depend on the rows above it through a memory of fixed size: the inputs that the convolutions keep
-    of the last rows. So a sweep over a row costs only its share of the image, and no work is spent on rows whose turn
+    of the last rows. So a sweep over a row costs only a fraction of the image, and no work is spent on rows whose turn
     has not come. All rows are swept at once on devices other than CPUs, which are faster on large batches of work, and
     for methods other than `"exact"`.
 
