@@ -29,7 +29,7 @@ def report(
     """Write a report on the quality of a model as an HTML page, and print its findings.
 
     \b
-    Examples:
+    Example:
       elflow report model.elf data.csv -o report.html
 
     If DATA is the table the model was fitted to, only held-out rows are

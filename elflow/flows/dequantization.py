@@ -51,7 +51,7 @@ class Dequantized(InitializesParts):
     """Flow over rows with cells, by dequantisation.
 
     Points z are drawn from the cells, uniformly or from a learned distribution (variational dequantisation). The
-    log-density of z gives a lower bound, in expectation, of the log-probability of the cells.
+    log-density of z gives a lower bound (in expectation) on the log-probability of the cells.
 
     Reference:
         Flow++: Improving Flow-Based Generative Models with Variational Dequantization (Ho et al., 2019)
@@ -163,7 +163,7 @@ class DequantizedDistribution:
         self.c = c
 
     def log_prob(self, rows: Cells, noise: Tensor | None = None) -> Tensor:
-        """Random lower bound, in expectation, of the log-density of each row.
+        """Stochastic lower bound (in expectation) on the log-density of each row.
 
         Arguments:
             rows: N rows with C cells each.

@@ -176,7 +176,7 @@ class ImageELF(InitializesParts):
         self.flow.initialize(self._dequantize(levels)[0], context)
 
     def log_prob(self, x: Images, c: ImageContext = None) -> Tensor:
-        """Random lower bound, in expectation, of the log-probability of each image, in nats.
+        """Stochastic lower bound (in expectation) on the log-probability of each image, in nats.
 
         Arguments:
             x: Images, integers `(N, channels, height, width)`.
@@ -192,7 +192,7 @@ class ImageELF(InitializesParts):
 
     @torch.no_grad()
     def bits_per_dim(self, x: Images, c: ImageContext = None, n_draws: int = 1) -> Tensor:
-        """Random upper bound, in expectation, of the bits per dimension of each image.
+        """Stochastic upper bound (in expectation) on the bits per dimension of each image.
 
         Arguments:
             x: Images, integers `(N, channels, height, width)`.
@@ -326,7 +326,7 @@ class ImageELF(InitializesParts):
         return torch.cat(bounds)
 
     def _compute_weighted_bound(self, levels: Tensor, c: Tensor | None, n_draws: int) -> Tensor:
-        """Importance-weighted bound: log of the mean of exp(bound) over `n_draws` bounds on each image, `(N,)`."""
+        """Importance-weighted bound: log of the mean of exp(bound) over `n_draws` bounds of each image, `(N,)`."""
         max_copies = max(1, MAX_NUMBERS_AT_ONCE // (self.flow.features * max(1, len(levels))))
         sums = []
         for copies in [min(max_copies, n_draws - done) for done in range(0, n_draws, max_copies)]:
