@@ -22,6 +22,7 @@ from test_table import mixed
 
 import elflow
 from elflow import FlowDensity
+from elflow.tabular._flow import split_mask
 
 SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
 
@@ -342,9 +343,42 @@ def test_weights_are_repetitions():
 def test_validation_mask():
     frame = mixed(100)
     density = small(missing="model").fit(frame)
-    assert density.validation_mask(frame).sum() == 10
-    assert density.validation_mask(frame.head(99)) is None
-    assert density.validation_mask(frame.iloc[::-1]) is None
+    mask = density.validation_mask(frame)
+    assert mask.sum() == 10
+    assert np.array_equal(mask, split_mask(100, 0.1, density.seed_))
+    assert np.array_equal(density.validation_mask(frame.head(99)), mask[:99])
+    assert np.array_equal(density.validation_mask(frame.iloc[::-1, ::-1]), mask[::-1])
+    assert density.validation_mask(mixed(100, seed=1)) is None
+    density.row_hashes_ = None
+    assert density.validation_mask(frame) is None
+    assert set(density.row_origin(frame)) == {"unknown"}
+
+
+def test_row_origin_of_discrete_rows():
+    """New rows of few discrete columns repeat training rows by chance, and are still new."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.random(2000) < 0.3, "b": rng.choice(list("xyz"), 2000), "c": rng.poisson(2, 2000)})
+    density = small().fit(frame[:1000])
+
+    def count(rows):
+        return tuple(int((density.row_origin(rows) == origin).sum()) for origin in ("training", "validation", "new"))
+
+    assert count(frame[:1000].sample(frac=1, random_state=0)) == (900, 100, 0)
+    assert count(frame[1000:]) == (0, 0, 1000)
+    assert count(frame) == (900, 100, 1000)
+
+
+def test_row_hashes_of_large_tables(monkeypatch):
+    """Beyond a limit, only rows with small hashes are stored and recognised."""
+    monkeypatch.setattr("elflow.tabular._row_hashes.MAX_HASHES", 100)
+    table = np.random.default_rng(0).normal(size=(1000, 2))
+    density = small().fit(table)
+    assert 60 < len(density.row_hashes_.codes) < 140
+    origins = density.row_origin(table[::-1])[::-1]
+    is_known = origins != "unknown"
+    assert is_known.sum() == len(density.row_hashes_.codes)
+    assert np.array_equal((origins == "validation")[is_known], split_mask(1000, 0.1, density.seed_)[is_known])
+    assert set(density.row_origin(table + 1)) == {"new"}
 
 
 def test_encoding_is_a_change_of_variables():

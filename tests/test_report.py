@@ -136,7 +136,8 @@ def test_page_has_every_section(written):
     for score in found.scores:
         assert score.name in words
         assert format_number(score.mean, score.error) in words
-    assert "These rows decided when training stopped" in words
+    assert "Validation rows decided when training stopped" in words
+    assert "the model was trained on 360 and validated on 40; 0 are new" in words
     shares = [marginal.missing[0] for marginal in found.marginals if marginal.name == "price"]
     assert f"missing {shares[0]:.1%}" in words
 
@@ -175,7 +176,8 @@ def test_same_seed_same_page(table, density, written, tmp_path):
 def test_validation_rows_are_judged(table, density, written):
     found, _ = written
     mask = density.validation_mask(table)
-    assert found.is_validation
+    assert found.is_held_out
+    assert (found.n_training_rows, found.n_validation_rows, found.n_new_rows) == (360, 40, 0)
     assert found.n_test == mask.sum()
     assert found.n_train == (~mask).sum()
     assert found.scores[0].mean == pytest.approx(density.score(table[mask]), abs=1e-4)
@@ -209,14 +211,55 @@ def test_another_table_is_split_in_half(tmp_path):
     density = fit(pd.DataFrame({"share": rng.uniform(size=200), "x": rng.normal(size=200)}), columns={"share": (0, 1)})
     other = pd.DataFrame({"share": rng.uniform(size=100) + 0.5, "x": rng.normal(size=100)})
     found = report.write(density, other, tmp_path / "report.html", max_rows=80)
-    assert not found.is_validation
+    assert found.is_new
     assert (found.n_test, found.n_train, found.n_used_rows) == (40, 40, 80)
     assert found.n_impossible > 10
     assert found.scores[0].mean == -np.inf
     assert judge(found)[0].level == "poor"
     content = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<title>Density report: all rows are new - elflow</title>" in content
+    assert "<h1>How good is this density? (all rows are new)</h1>" in content
     for words in ("split in half", "80 of the 100 rows", "outside the bounds", "some rows have density 0"):
         assert words in content
+
+
+def test_training_rows_are_recognised_in_any_table(tmp_path):
+    """A table like the fitted one has the same verdicts, whatever its columns, their types and the order of rows."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(400, 3)), columns=list("abc")).assign(n=rng.poisson(3, 400))
+    table["k"] = rng.choice(["x", "y"], 400)
+    density = fit(table)
+    expected = measure(density, table)
+    shuffled = table.sample(frac=1, random_state=1)
+    cast = table.astype({"a": "float32", "n": float, "k": "category"})
+    for other in (
+        table[[*"nkcba"]],
+        table.assign(id=range(400)),
+        shuffled,
+        cast,
+        pl.from_pandas(table),
+        shuffled[::-1],
+    ):
+        found = measure(density, other)
+        assert (found.n_training_rows, found.n_validation_rows) == (360, 40)
+        assert found.scores[0].mean == pytest.approx(expected.scores[0].mean, abs=1e-4)
+        assert found.gap == pytest.approx(expected.gap, abs=1e-4)
+
+    new = pd.DataFrame(rng.normal(size=(100, 3)), columns=list("abc")).assign(n=3, k="x")
+    both = measure(density, pd.concat([table, new], ignore_index=True))
+    assert (both.n_training_rows, both.n_validation_rows, both.n_new_rows) == (360, 40, 100)
+    assert (both.n_test, both.n_train) == (140, 360)
+    mask = density.validation_mask(table)
+    held_out = measure(density, pd.concat([table[mask], new]))
+    assert (held_out.n_test, held_out.n_train) == (70, 70)
+    assert np.isnan(held_out.gap)
+    seen = report.write(density, table[~mask], tmp_path / "report.html")
+    assert not seen.is_held_out
+    assert judge(seen)[0].level == ""
+    assert "(all rows are training rows)</h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    density.row_hashes_ = None
+    assert not report.write(density, table, tmp_path / "report.html").is_held_out
+    assert "(training rows are unknown)</h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_context(tmp_path):

@@ -45,7 +45,8 @@ def render_page(found: Findings, random_state: int) -> str:
 {"".join(sections)}
 </main>
 <footer>Made by elflow. This file is self-contained. {_describe_rows_used(found)}</footer>"""
-    return render_document("Density report - elflow", body, CSS)
+    news = _describe_news(found)
+    return render_document(f"Density report{': ' if news else ''}{news} - elflow", body, CSS)
 
 
 def _render_header(found: Findings) -> str:
@@ -58,11 +59,36 @@ def _render_header(found: Findings) -> str:
     )
     if found.training.stopped == "time_limit":
         lead += " More time may improve the fit."
+    news = _describe_news(found)
+    title = "How good is this density?" + (f" ({news})" if news else "")
     tiles = "".join(_render_tile(verdict) for verdict in judge(found))
     return (
-        f'<header><h1>How good is this density?</h1><p class="lead">{lead}</p>'
+        f'<header><h1>{title}</h1><p class="lead">{lead}</p><p class="lead">{_describe_origins(found)}</p>'
         f'<section class="tiles" aria-label="Verdicts">{tiles}</section></header>'
     )
+
+
+def _describe_news(found: Findings) -> str:
+    """What the title of the page says about the rows of the table; empty if some were held out and some were not."""
+    if found.is_new:
+        return "all rows are new"
+    if found.is_held_out:
+        return ""
+    return "all rows are training rows" if found.n_training_rows else "training rows are unknown"
+
+
+def _describe_origins(found: Findings) -> str:
+    """Describe how many rows of the table the model has seen."""
+    total = format_count(found.n_table_rows, "row")
+    if found.is_new:
+        return f"<b>All {total} of this table are new</b>: the model saw none of them, and is judged by them."
+    if not found.is_held_out and not found.n_training_rows:
+        return f"The model may have been trained on the {total} of this table: its file has no hashes of rows."
+    text = f"Of the {total} of this table, the model was trained on {found.n_training_rows:,}"
+    if found.n_validation_rows:
+        text += f" and validated on {found.n_validation_rows:,}"
+    text += f"; {found.n_new_rows:,} {'is' if found.n_new_rows == 1 else 'are'} new."
+    return text + (" It is judged by rows that it was not trained on." if found.is_held_out else "")
 
 
 def _render_tile(verdict: Verdict) -> str:
@@ -92,17 +118,15 @@ def _render_likelihood(found: Findings) -> str:
         )
         for score in found.scores
     ]
-    if found.is_validation:
-        note = (
-            f"All models are scored on the same {format_count(found.n_test, 'validation row')}, which none of them was "
-            "fitted to. These rows decided when training stopped, which favours this model slightly, and column "
-            "ranges, categories and frequencies were taken from all rows. The baselines were fitted to "
-            f"{found.n_train:,} other rows."
-        )
+    note = f"All models are scored on the same {_describe_test_rows(found, found.n_test)}. "
+    if found.n_training_rows and found.is_held_out:
+        note += f"The baselines were fitted to {found.n_train:,} other rows."
     else:
-        note = (
-            "The model was not fitted to this table, so the table was split in half: the baselines were fitted to "
-            f"{found.n_train:,} rows, and all models are scored on the other {found.n_test:,}."
+        note += f"The table was split in half: the baselines were fitted to the other {found.n_train:,} rows."
+    if found.n_validation_rows and found.is_held_out:
+        note += (
+            " Validation rows decided when training stopped, which favours this model slightly, and column ranges, "
+            "categories and frequencies were taken from all fitted rows."
         )
     if found.n_context_columns:
         note += " The baselines do not use the context."
@@ -332,12 +356,18 @@ def _render_gauge(
     return f'<div class="gauge" style="--zones:{zones}">{needle}{ticks}</div>'
 
 
+def _describe_test_rows(found: Findings, count: int) -> str:
+    if not found.is_held_out:
+        return format_count(count, "training row" if found.n_training_rows else "row")
+    if found.n_validation_rows and found.n_new_rows:
+        return f"{format_count(count, 'held-out row')} (validation rows and new rows)"
+    return format_count(count, "validation row" if found.n_validation_rows else "new row")
+
+
 def _describe_judged_rows(found: Findings, count: int) -> str:
-    if not found.is_validation:
-        return f"{format_count(count, 'row')} of this table"
-    if found.has_enough_test_rows:
-        return format_count(count, "validation row")
-    return f"{format_count(count, 'row')} (including training rows, because there are few validation rows)"
+    if found.has_enough_test_rows or not found.n_training_rows:
+        return _describe_test_rows(found, count)
+    return f"{format_count(count, 'row')} (including training rows, because there are few held-out rows)"
 
 
 def _describe_rows_used(found: Findings) -> str:

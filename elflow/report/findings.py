@@ -39,8 +39,10 @@ MAX_NUMBERS = 100_000
 """Default limit of rows times features, for about half a minute of work."""
 MAX_ROWS_RANGE = (2_000, 8_000)
 """Range of the default `max_rows`, which `MAX_NUMBERS` implies."""
-MAX_VALIDATION_SHARE = 1 / 3
-"""Share of the rows that may be validation rows."""
+MAX_TEST_SHARE = 1 / 3
+"""Share of the used rows that may be test rows if there are enough training rows."""
+MIN_TRAINING_SHARE = 1.0
+"""Number of training rows for each held-out row below which the baselines are fitted to held-out rows, too."""
 MAX_SAMPLES = 4000
 MIN_SAMPLES = 1000
 MAX_JUDGED_ROWS = 2000
@@ -103,14 +105,19 @@ class Findings:
     n_table_rows: int
     n_used_rows: int
     """Number of rows of the table that the report uses."""
-    is_validation: bool
-    """Whether the test rows are the validation rows of training. Otherwise the table was split in half."""
+    n_training_rows: int
+    """Number of rows of the table that the model was trained on."""
+    n_validation_rows: int
+    """Number of rows of the table that were validation rows of training."""
+    n_new_rows: int
+    """Number of rows of the table that the model has not seen. There may be other rows, of unknown origin."""
     n_train: int
     """Number of rows that the baselines were fitted to."""
     n_test: int
-    """Number of rows that all models are scored on."""
+    """Number of rows that all models are scored on: held-out rows if there are any."""
     gap: float
-    """Mean log-density of the other rows minus that of the test rows, in nats: the extent of overfitting."""
+    """Mean log-density of training rows minus that of the test rows, in nats: the extent of overfitting. NaN if the
+    table has no training rows, or no others."""
     gap_error: float
     """Standard error of `gap`."""
     n_impossible: int
@@ -137,6 +144,16 @@ class Findings:
     """Number of rows that `inverse_residual` is computed for."""
 
     @property
+    def is_new(self) -> bool:
+        """Whether the model saw no row of the table, neither for training nor for validation."""
+        return self.n_new_rows == self.n_table_rows
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether the test rows are held out; otherwise the table has training rows only, or rows of unknown origin."""
+        return self.n_validation_rows + self.n_new_rows > 0
+
+    @property
     def best_baseline(self) -> Score:
         """The baseline with the highest mean log-density."""
         return max(self.scores[1:], key=lambda score: score.mean)
@@ -149,9 +166,10 @@ def measure(
 
     Arguments:
         est: A fitted `elflow.FlowDensity`.
-        X: A table with the columns that `est` was fitted to, `(N, columns)`. If it is the table that `est` was fitted
-            to, the model is judged by its validation rows. Any other table is split in half, and the baselines are
-            fitted to one half.
+        X: A table with the columns that `est` was fitted to, `(N, columns)`. Rows that `est` was trained on are
+            recognised, in any order. The model is judged by the other rows, and the baselines are fitted to the
+            training rows. Without enough of these, the other rows are split in half, and the baselines are fitted to
+            one half.
         context: The context of each row, if the model has one.
         max_rows: Maximum number of rows to use, chosen at random. By default as many as take about half a minute.
         random_state: Seed of all random choices.
@@ -160,8 +178,8 @@ def measure(
         >>> from elflow.tabular import FlowDensity
         >>> table = np.random.default_rng(0).normal(size=(100, 1))
         >>> found = measure(FlowDensity(max_steps=20, random_state=0).fit(table), table)
-        >>> found.is_validation, found.n_train, found.n_test
-        (True, 90, 10)
+        >>> found.n_training_rows, found.n_validation_rows, found.n_new_rows, found.n_test
+        (90, 10, 0, 10)
     """
     max_rows = None if max_rows is None else check_count("max_rows", max_rows, MIN_ROWS)
     random_state = check_count("random_state", random_state, 0)
@@ -178,15 +196,14 @@ def measure(
     if max_rows is None:
         max_rows = int(np.clip(MAX_NUMBERS // est.schema_.features, *MAX_ROWS_RANGE))
     rng = np.random.default_rng(random_state)
-    validation = est.validation_mask(X)
-    is_validation = validation is not None and bool(0 < validation.sum() < count)
-    test, train = _split_rows(validation if is_validation else None, count, max_rows, rng)
+    origins = est.row_origin(X)
+    test, train = _split_rows(origins, max_rows, rng)
     used = np.append(test, train)  # test rows come first, here and in all that is derived from it
     X, context = take_rows(X, used), take_rows(context, used)
     real = to_frame(X, est.schema_)
 
     log_density = est.score_samples(X, context=context)
-    of_test, of_train = log_density[: len(test)], log_density[len(test) :]
+    of_test, of_training = log_density[: len(test)], log_density[len(test) :][origins[train] == "training"]
     scores = [
         _make_score("This model", est.flow, of_test, of_test),
         *_score_baselines(est, X, len(test), of_test, random_state),
@@ -210,11 +227,13 @@ def measure(
         n_context_columns=len(est.context_schema_.columns) if est.context_schema_ is not None else 0,
         n_table_rows=count,
         n_used_rows=len(used),
-        is_validation=is_validation,
+        n_training_rows=int((origins == "training").sum()),
+        n_validation_rows=int((origins == "validation").sum()),
+        n_new_rows=int((origins == "new").sum()),
         n_train=len(train),
         n_test=len(test),
-        gap=_subtract_means(of_train, of_test),
-        gap_error=float(np.hypot(_standard_error(of_test), _standard_error(of_train))),
+        gap=_subtract_means(of_training, of_test) if (origins[test] != "training").all() else np.nan,
+        gap_error=float(np.hypot(_standard_error(of_test), _standard_error(of_training))),
         n_impossible=int(np.isneginf(of_test).sum()),
         scores=tuple(scores),
         columns=columns,
@@ -231,17 +250,26 @@ def measure(
     )
 
 
-def _split_rows(
-    validation: NDArray[np.bool_] | None, count: int, max_rows: int, rng: np.random.Generator
-) -> tuple[Ints, Ints]:
-    """Choose the rows that all models are scored on, and those that the baselines are fitted to."""
-    order = rng.permutation(count)
-    if validation is None:
-        order = order[:max_rows]
-        return order[: len(order) // 2], order[len(order) // 2 :]
-    test, train = order[validation[order]], order[~validation[order]]
-    test = test[: max(int(MAX_VALIDATION_SHARE * max_rows), max_rows - len(train))]
-    return test, train[: max_rows - len(test)]
+def _split_rows(origins: NDArray[np.str_], max_rows: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Choose the rows that all models are scored on, and those that the baselines are fitted to.
+
+    Arguments:
+        origins: Origin of each row of the table, `(N,)`: see `FlowDensity.row_origin`.
+        max_rows: Maximum number of rows to choose.
+        rng: Source of randomness.
+    """
+    order = rng.permutation(len(origins))
+    held_out = order[np.isin(origins[order], ("validation", "new"))]
+    training = order[origins[order] == "training"]
+    if not len(held_out):
+        half = min(len(order), max_rows) // 2
+        return order[:half], order[half:max_rows]
+    if len(training) >= MIN_TRAINING_SHARE * len(held_out):
+        test = held_out[: max(int(MAX_TEST_SHARE * max_rows), max_rows - len(training))]
+        return test, training[: max_rows - len(test)]
+    n_used = min(len(held_out), max_rows)  # the baselines need about as many rows as they are scored on
+    train = np.append(training, held_out[n_used // 2 :])
+    return held_out[: n_used // 2], train[: max_rows - n_used // 2]
 
 
 def _score_baselines(est: FlowDensity, X: Table, n_test: int, of_test: Floats, random_state: int) -> list[Score]:
@@ -264,8 +292,9 @@ def _make_score(name: str, detail: str, log_density: Floats, of_model: Floats) -
 
 
 def _subtract_means(a: Floats, b: Floats) -> float:
-    """Difference of means; NaN if a value is infinite."""
-    return float(a.mean() - b.mean()) if np.isfinite(a).all() and np.isfinite(b).all() else np.nan
+    """Difference of means; NaN if a value is infinite, or one side is empty."""
+    is_defined = len(a) and len(b) and np.isfinite(a).all() and np.isfinite(b).all()
+    return float(a.mean() - b.mean()) if is_defined else np.nan
 
 
 def _standard_error(values: Floats) -> float:

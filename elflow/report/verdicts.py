@@ -64,8 +64,11 @@ def _rate(value: float, limits: tuple[float, float], scale: float = 1.0) -> Lite
 
 def _judge_likelihood(found: Findings) -> Verdict:
     score = found.scores[0]
-    level, reading = _judge_gap(found) if found.is_validation else _judge_shift(found)
-    if found.n_test < MIN_TEST_ROWS:
+    level, reading = _judge_gap(found) if found.n_training_rows else _judge_shift(found)
+    if not found.is_held_out:
+        known = "was trained on all rows" if found.n_training_rows else "may have been trained on the rows"
+        level, reading = "", f"The model {known} of this table: nothing follows about other rows."
+    elif found.n_test < MIN_TEST_ROWS:
         level, reading = "", _describe_few_rows(found)
     if found.n_impossible:
         level = "poor"
@@ -74,7 +77,8 @@ def _judge_likelihood(found: Findings) -> Verdict:
             f"{format_count(found.n_impossible, 'held-out row')} {verb} outside the bounds of the columns, where the "
             "density is zero."
         )
-    return Verdict("Held-out log-likelihood", format_number(score.mean, score.error), "nats per row", level, reading)
+    title = "Held-out log-likelihood" if found.is_held_out else "Log-likelihood, not held out"
+    return Verdict(title, format_number(score.mean, score.error), "nats per row", level, reading)
 
 
 def _judge_gap(found: Findings) -> tuple[Level, str]:

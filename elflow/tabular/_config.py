@@ -21,7 +21,7 @@ __all__ = ["get_config", "min_config_numbers", "set_config"]
 
 D = TypeVar("D", bound="FlowDensity")
 
-FITTED = ["options_", "n_rows_", "n_parameters_", "seed_", "fingerprint_"]
+FITTED = ["options_", "n_rows_", "n_parameters_", "seed_"]
 """Fitted attributes that are stored unchanged."""
 
 
@@ -35,6 +35,7 @@ def get_config(density: FlowDensity) -> dict[str, Any]:
         "schema": density.schema_.to_dict(),
         "context_schema": None if context_schema is None else context_schema.to_dict(),
         "fitted": _encode_activations({name: getattr(density, name) for name in FITTED}, "options_"),
+        "hash_limit": None if density.row_hashes_ is None else density.row_hashes_.limit,
         "training_scores": density.training_scores_.tolist(),
     }
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from elflow._checks import check_count
-from elflow._model_file import write_model
+from elflow._model_file import ModelFile, fill_module, write_model
 from elflow.flows.dequantization import Dequantized
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._config import get_config, min_config_numbers, set_config
@@ -34,7 +34,8 @@ from elflow.tabular._flow import (
 from elflow.tabular._kinds import Declaration
 from elflow.tabular._queries import ConditionalQueries
 from elflow.tabular._random import RandomState, as_generator
-from elflow.tabular.frames import ContextTable, Table, as_frame, digest, fingerprint, table_kind
+from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
+from elflow.tabular.frames import ContextTable, Table, digest, table_kind
 from elflow.tabular.schema import Schema
 from elflow.training import Recipe, fit
 
@@ -46,6 +47,8 @@ N_DRAWS = 16
 """Default number of points of each cell from which its probability is estimated."""
 MAX_RANKED_ROWS = 5_000
 """Maximum number of training rows that anomaly scores rank rows among."""
+ROW_HASHES = "row_hashes"
+"""Name of the hashes of rows among the tensors of a model file."""
 N_PERCENTILES = 1_000
 """Number of quantiles that are stored of these rows' log-densities."""
 
@@ -84,6 +87,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         context_schema_: The columns of the context, or None.
         model_: The fitted flow over encoded rows.
         training_: The record of the training, an `elflow.training.Training`: history, seconds, reason for stopping.
+        row_hashes_: Hashes of the fitted rows, by which `row_origin` recognises them; None to store none in a file.
         n_features_in_: Number of columns.
         feature_names_in_: Names of the columns, if the table has names.
 
@@ -185,9 +189,9 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             self._infer_schemas(X, frame, context_frame)
         self.n_rows_ = len(frame)
         self.seed_ = seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.fingerprint_ = fingerprint(frame)
         rows = self._encode(frame, context_frame, weight)
         is_validation = torch.from_numpy(split_mask(len(frame), self.validation, seed))
+        self.row_hashes_: RowHashes | None = RowHashes.fit(self.schema_, frame, is_validation.numpy())
         training_rows = rows.take(~is_validation)
         options, recipe = self._resolve_settings(len(training_rows))
         with torch.random.fork_rng(devices=[]):
@@ -206,7 +210,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             recipe,
             seed=seed,
             checkpoint=checkpoint,
-            fingerprint=digest(self.fingerprint_, context_frame, weight, json.dumps(settings, default=str)),
+            fingerprint=digest(frame, context_frame, weight, json.dumps(settings, default=str)),
             log_dir=self.log_dir,
             verbose=self.verbose,
         )
@@ -345,21 +349,47 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             for start in range(0, len(z), block):
                 yield self.schema_.decode(z[start : start + block])
 
+    def row_origin(self, X: Table) -> NDArray[np.str_]:
+        """Origin of each row: `"training"` or `"validation"` if the density was fitted to it, otherwise `"new"`.
+
+        Rows are recognised by hashes of the values of the fitted columns. Other columns, the order of columns and rows,
+        dtypes, the library of the table and the context do not matter. If more than two million rows were fitted, some
+        rows may be `"unknown"`.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+
+        Returns:
+            Origins, `(N,)`.
+
+        Example:
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table[:100])
+            >>> origins, counts = np.unique(density.row_origin(table), return_counts=True)
+            >>> origins.tolist(), counts.tolist()
+            (['new', 'training', 'validation'], [100, 90, 10])
+        """
+        check_is_fitted(self, "model_")
+        frame = self._as_frame(X)
+        if self.row_hashes_ is None:
+            return np.full(len(frame), UNKNOWN, dtype="<U10")
+        return self.row_hashes_.find_origins(hash_rows(self.schema_, frame))
+
     def validation_mask(self, X: Table) -> BoolArray | None:
-        """Mask of the validation rows of training, `(N,)`, if X is the fitted table; None for any other table.
+        """Mask of the rows of X that were validation rows of training, `(N,)`; None if the density saw no row of X.
+
+        Rows are recognised in any order: see `row_origin`, which also tells training rows from new rows.
 
         Example:
             >>> table = np.random.default_rng(0).normal(size=(200, 2))
             >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
-            >>> int(density.validation_mask(table).sum())
+            >>> int(density.validation_mask(table[::-1]).sum())
             20
             >>> density.validation_mask(table + 1) is None
             True
         """
-        check_is_fitted(self, "model_")
-        frame = as_frame(X)
-        is_fitted_table = len(frame) == self.n_rows_ and fingerprint(frame) == self.fingerprint_
-        return split_mask(len(frame), self.validation, self.seed_) if is_fitted_table else None
+        origins = self.row_origin(X)
+        return None if np.isin(origins, (NEW, UNKNOWN)).all() else origins == VALIDATION
 
     def encode(self, X: Table, random_state: RandomState = 0) -> tuple[FloatArray, FloatArray]:
         """Encode rows as the numbers z that the flow models, with a random point of each cell.
@@ -422,7 +452,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             True
         """
         check_is_fitted(self, "model_")
-        write_model(Path(path), "FlowDensity", self.config, self.model_, self.training_.to_dict(), notes)
+        extra = {} if self.row_hashes_ is None else {ROW_HASHES: self.row_hashes_.to_tensor()}
+        write_model(Path(path), "FlowDensity", self.config, self.model_, self.training_.to_dict(), notes, extra)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -430,9 +461,14 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         return get_config(self)
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], training: dict[str, Any] | None) -> FlowDensity:
-        """Build a density from the configuration and the training record of another one, with initial weights."""
-        return set_config(cls(**config["parameters"]), config, training)
+    def from_file(cls, file: ModelFile) -> FlowDensity:
+        """Build a density from the content of a model file."""
+        density = set_config(cls(**file.config["parameters"]), file.config, file.training)
+        tensors = dict(file.tensors)
+        hashes = tensors.pop(ROW_HASHES, None)
+        density.row_hashes_ = None if hashes is None else RowHashes.from_tensor(hashes, file.config["hash_limit"])
+        fill_module(density.model_, tensors)
+        return density
 
     @staticmethod
     def min_numbers(config: dict[str, Any]) -> int:
