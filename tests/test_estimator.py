@@ -22,6 +22,7 @@ from test_table import mixed
 
 import elflow
 from elflow import FlowDensity
+from elflow.tabular._anomaly import rank_log_density, summarize_log_density
 from elflow.tabular._flow import split_mask
 
 SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
@@ -225,8 +226,30 @@ def test_anomalies(quick):
     frame, _ = known(500, seed=5)
     scores = quick.anomaly_score(frame)
     assert 35 < scores.mean() < 65
-    odd = frame.head(1).assign(b=1e12)
-    assert quick.anomaly_score(odd)[0] == 100
+    odd = pd.concat([frame.head(1).assign(b=b) for b in (1e3, 1e6, 1e12)])
+    assert (np.diff(quick.anomaly_score(odd), prepend=100) > 0).all()
+    assert 0 < (scores > 95).mean() < 0.12
+
+
+def test_anomaly_scores_rank_like_log_densities():
+    """Scores are strictly monotone over all finite log-densities, and finite for minus infinity."""
+    rng = np.random.default_rng(0)
+    for size in (5, 100, 20_000):
+        reference = summarize_log_density(-rng.exponential(3.0, size))
+        values = np.concatenate([-rng.exponential(3.0, 1000), [-1e6, -1e3, -50.0, 0.5, 50.0]])
+        scores = rank_log_density(values, reference)
+        assert np.array_equal(np.argsort(-values, kind="stable"), np.argsort(scores, kind="stable"))
+        assert len(np.unique(scores)) == len(values)
+        assert np.isfinite(rank_log_density([-np.inf], reference)).all()
+        assert rank_log_density([-np.inf], reference)[0] > scores.max()
+    # At 100 + k, the tail probability is 10 ** -k times that of the lowest reference row: here of about 1 in 20,000.
+    lowest = reference[0]
+    excess = rank_log_density([lowest - 3.0 * np.log(1000)], reference)[0] - 100
+    assert excess == pytest.approx(3, rel=0.1)
+    # Of new rows of the same distribution, a score above q has the share 100 - q.
+    new = rank_log_density(-rng.exponential(3.0, 20_000), reference)
+    for level in (50, 90, 99):
+        assert (new > level).mean() == pytest.approx(1 - level / 100, abs=0.02)
 
 
 def test_pandas_polars_arrow_and_numpy_agree():

@@ -273,7 +273,7 @@ def _render_anomalies(found: Findings) -> str:
     shown = sorted(np.argsort(-n_extremes, kind="stable")[:MAX_ANOMALY_COLUMNS].tolist())
     head = ["row", "log-density", "anomaly score", *(escape(found.columns[k].name) for k in shown)]
     body = "".join(
-        f"<tr><td>{one.row:,}</td><td>{format_number(one.log_density)}</td><td>{one.anomaly_score:.2f}</td>"
+        f"<tr><td>{one.row:,}</td><td>{format_number(one.log_density)}</td><td>{_format_anomaly_score(one.anomaly_score)}</td>"
         + "".join(_render_cell(one.values[k], one.is_extreme[k]) for k in shown)
         + "</tr>"
         for one in found.anomalies
@@ -283,7 +283,8 @@ def _render_anomalies(found: Findings) -> str:
     )
     note = (
         f"The {len(found.anomalies)} least likely of {format_count(found.n_used_rows, 'row')}, numbered from 0. The "
-        "anomaly score is the percentage of training rows that are more likely. Values in red are extreme within their "
+        "anomaly score is the percentage of reference rows that are more likely; each point above 100 stands for rows "
+        "that are ten times as rare. Values in red are extreme within their "
         "column; in a row without any, the combination of values is unlikely."
     )
     n_hidden = len(found.columns) - len(shown)
@@ -291,6 +292,10 @@ def _render_anomalies(found: Findings) -> str:
         note += f" {format_count(n_hidden, 'column')} {'is' if n_hidden == 1 else 'are'} not shown."
     scrollable = f'<div class="scroll" tabindex="0">{table}</div>'
     return _render_card("anomalies", "Most anomalous rows", scrollable + _render_note(note))
+
+
+def _format_anomaly_score(score: float) -> str:
+    return f"{score:,.2f}" if score < 1e6 else "density 0" if score >= 1e300 else f"{score:.1e}"
 
 
 def _render_cell(value: Any, is_extreme: bool) -> str:

@@ -83,7 +83,7 @@ class Anomaly:
     """Index of the row in the table, from 0."""
     log_density: float
     anomaly_score: float
-    """Percentage of training rows that are more likely."""
+    """See `FlowDensity.anomaly_score`."""
     values: tuple[Any, ...]
     is_extreme: tuple[bool, ...]
     """For each value, whether it is extreme within its column."""

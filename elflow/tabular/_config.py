@@ -36,7 +36,7 @@ def get_config(density: FlowDensity) -> dict[str, Any]:
         "context_schema": None if context_schema is None else context_schema.to_dict(),
         "fitted": _encode_activations({name: getattr(density, name) for name in FITTED}, "options_"),
         "hash_limit": None if density.row_hashes_ is None else density.row_hashes_.limit,
-        "training_scores": density.training_scores_.tolist(),
+        "reference_scores": density.reference_scores_.tolist(),
     }
 
 
@@ -50,7 +50,7 @@ def set_config(density: D, config: dict[str, Any], training: dict[str, Any] | No
     density.context_schema_ = None if context_schema is None else Schema.from_dict(context_schema)
     for name in FITTED:
         setattr(density, name, config["fitted"][name])
-    density.training_scores_ = np.array(config["training_scores"], np.float64)
+    density.reference_scores_ = np.array(config["reference_scores"], np.float64)
     density.n_features_in_ = len(schema.columns)
     if schema.table != "numpy":
         density.feature_names_in_ = np.array(schema.names, dtype=object)

@@ -19,6 +19,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from elflow._checks import check_count
 from elflow._model_file import ModelFile, fill_module, write_model
 from elflow.flows.dequantization import Dequantized
+from elflow.tabular._anomaly import rank_log_density, select_reference, summarize_log_density
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._config import get_config, min_config_numbers, set_config
 from elflow.tabular._defaults import check_parameters, default_options, default_recipe, default_whiten
@@ -45,12 +46,8 @@ MIN_ROWS = 5
 """Minimum number of rows in fit."""
 N_DRAWS = 16
 """Default number of points of each cell from which its probability is estimated."""
-MAX_RANKED_ROWS = 5_000
-"""Maximum number of training rows that anomaly scores rank rows among."""
 ROW_HASHES = "row_hashes"
 """Name of the hashes of rows among the tensors of a model file."""
-N_PERCENTILES = 1_000
-"""Number of quantiles that are stored of these rows' log-densities."""
 
 
 class FlowDensity(DensityMixin, ConditionalQueries):
@@ -216,9 +213,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         )
         self.options_ = options
         self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
-        ranked = np.random.RandomState(seed).permutation(np.flatnonzero(~is_validation.numpy()))[:MAX_RANKED_ROWS]
-        log_density = score_rows(self.model_, rows.take(torch.from_numpy(ranked)), N_DRAWS)
-        self.training_scores_ = np.quantile(log_density, np.linspace(0, 1, min(N_PERCENTILES, len(log_density))))
+        reference = torch.from_numpy(select_reference(is_validation.numpy(), seed))
+        self.reference_scores_ = summarize_log_density(score_rows(self.model_, rows.take(reference), N_DRAWS))
         return self
 
     def fit_schema(self, X: Table, context: ContextTable | None = None) -> FlowDensity:
@@ -279,7 +275,12 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         return float(self.score_samples(X, context).mean())
 
     def anomaly_score(self, X: Table, context: ContextTable | None = None) -> FloatArray:
-        """Percentage of training rows with a higher density than each row, `(N,)`: 100 for the least likely rows.
+        """Anomaly score of each row, `(N,)`: a strictly decreasing function of its log-density.
+
+        Up to 100, the score is the percentage of reference rows that are more likely. These are the validation rows of
+        training, or all fitted rows if there are fewer than 100 of those. Rows less likely than all of them score above
+        100: each further point means that rows as unlikely are ten times as rare, extrapolated with an exponential
+        tail. A row with density zero scores 1e300. ROC curves are those of `-score_samples`.
 
         Arguments:
             X: The table, `(N, columns)`.
@@ -288,16 +289,16 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         Example:
             >>> table = np.random.default_rng(0).normal(size=(200, 2))
             >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
-            >>> density.anomaly_score(np.array([[20.0, -20.0]]))
-            array([100.])
+            >>> usual, odd, odder = density.anomaly_score(np.array([[0.0, 0.0], [5.0, -5.0], [20.0, -20.0]]))
+            >>> bool(usual < 100 < odd < odder)
+            True
         """
         return self.percentiles(self.score_samples(X, context))
 
     def percentiles(self, log_density: ArrayLike) -> FloatArray:
         """Anomaly scores of rows whose log-densities `(N,)` are known, `(N,)`: see `anomaly_score`."""
         check_is_fitted(self, "model_")
-        shares = np.linspace(0, 100, len(self.training_scores_))
-        return 100 - np.interp(np.asarray(log_density), self.training_scores_, shares, left=0, right=100)
+        return rank_log_density(log_density, self.reference_scores_)
 
     def sample(self, n: int = 1, context: ContextTable | None = None, random_state: RandomState = None) -> Any:
         """Sample new rows, in a table of the same library, columns and dtypes as the fitted table.
