@@ -2,6 +2,7 @@
 
 import html
 import re
+import warnings
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -371,6 +372,29 @@ def test_scores_are_in_the_units_of_the_data(tmp_path):
         assert score.mean == pytest.approx(-entropy, abs=4 * score.error + 0.02), score.name
     assert found.scores[1].gain == pytest.approx(found.scores[0].mean - found.scores[1].mean, abs=1e-6)
     assert found.n_test == 200
+
+
+def test_baselines_do_not_collapse_onto_frequent_values(tmp_path):
+    """A Gaussian mixture with a component on the zeros of a column has any density there, but no right to it."""
+    rng = np.random.default_rng(0)
+    size = rng.normal(size=1500)
+    amount = np.where(rng.random(1500) < 0.3, 0.0, np.exp(size + 0.3 * rng.normal(size=1500)))
+    table = pd.DataFrame({"size": size, "amount": amount})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        density = fit(table, max_steps=200, columns={"amount": "continuous"})
+    found = report.write(density, table, tmp_path / "report.html")
+    # the entropy of a row with a positive amount, and the probability of such a row
+    exact = np.log(0.7) - norm.entropy() - norm(scale=0.3).entropy()
+    for score in (found.compared, *found.scores[1:]):
+        assert score.mean < exact + 1.0, score.name
+    content = (tmp_path / "report.html").read_text(encoding="utf-8")
+    if found.atomic:
+        assert found.atomic == ("amount",)
+        is_positive = table["amount"][density.validation_mask(table)] > 0
+        assert found.n_compared == is_positive.sum()
+        assert "left out of this comparison on both sides" in content
+    assert "this model is" in content
 
 
 def columns(real, sampled):

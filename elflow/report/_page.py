@@ -13,7 +13,7 @@ from elflow.report import _plots
 from elflow.report._compare import Marginal
 from elflow.report._format import format_count, format_error, format_number
 from elflow.report._style import CSS
-from elflow.report.findings import Findings
+from elflow.report.findings import Findings, Score
 from elflow.report.html import escape, render_document
 from elflow.report.verdicts import AUC_LIMITS, RESIDUAL_LIMITS, Verdict, judge
 
@@ -110,15 +110,18 @@ def _render_training(found: Findings) -> str:
 
 
 def _render_likelihood(found: Findings) -> str:
+    scores = (found.compared, *found.scores[1:])
     rows = [
         (
             f"{score.name}<small>{escape(score.detail)}</small>",
             format_number(score.mean, score.error),
-            "" if score is found.scores[0] else format_number(score.gain, score.gain_error, signed=True),
+            "" if score is found.compared else f"{_format_gain(score)}<small>{_describe_gain(score)}</small>",
         )
-        for score in found.scores
+        for score in scores
     ]
-    note = f"All models are scored on the same {_describe_test_rows(found, found.n_test)}. "
+    note = _describe_atoms(found)
+    n_rows = found.n_test if found.best_baseline is None else found.n_compared
+    note += f"All models are scored on the same {_describe_test_rows(found, n_rows)}. "
     if found.n_training_rows and found.is_held_out:
         note += f"The baselines were fitted to {found.n_train:,} other rows."
     else:
@@ -131,12 +134,42 @@ def _render_likelihood(found: Findings) -> str:
     if found.n_context_columns:
         note += " The baselines do not use the context."
     note += (
-        " Error bars show two standard errors. The gain is the mean advantage of this model, row by row. The number of "
-        "components and the bandwidth were chosen on a fifth of the baselines' rows."
+        " Error bars show two standard errors. The gain is the mean log-density of a row under this model minus that "
+        "under the other: positive if this model is better. The number of components and the bandwidth were chosen on "
+        "a fifth of the baselines' rows."
     )
-    table = _render_table(("model", "nats per row", "gain"), rows)
-    plot = _plots.draw_likelihood(found.scores)
+    table = _render_table(("model", "nats per row", "gain of this model"), rows)
+    plot = _plots.draw_likelihood(scores)
     return _render_card("likelihood", "Held-out log-likelihood", plot + table + _render_note(note))
+
+
+def _format_gain(score: Score) -> str:
+    return format_number(score.gain, score.gain_error, signed=True)
+
+
+def _describe_gain(score: Score) -> str:
+    """Describe the direction of a gain in words."""
+    if not math.isfinite(score.gain):
+        return "undefined" if math.isnan(score.gain) else f"this model is {'better' if score.gain > 0 else 'worse'}"
+    if math.isfinite(score.gain_error) and abs(score.gain) <= 2 * score.gain_error:
+        return "no clear difference"
+    return f"this model is {'better' if score.gain > 0 else 'worse'}"
+
+
+def _describe_atoms(found: Findings) -> str:
+    """Explain why some rows are not compared with the baselines; empty if all are."""
+    if not found.atomic:
+        return ""
+    columns = ", ".join(escape(name) for name in found.atomic)
+    noun = "Column" if len(found.atomic) == 1 else "Columns"
+    text = f"{noun} with values so frequent that they have a probability rather than a density: {columns}. "
+    if found.best_baseline is None:
+        return text + "Nearly all rows have such values, so there are no baselines to compare with. "
+    n_left_out = found.n_test - found.n_compared
+    return text + (
+        f"{format_count(n_left_out, 'test row')} with such values {'is' if n_left_out == 1 else 'are'} left out of "
+        "this comparison on both sides, and the baselines model the other rows, times their share. "
+    )
 
 
 def _render_marginals(found: Findings) -> str:

@@ -43,6 +43,10 @@ MAX_TEST_SHARE = 1 / 3
 """Share of the used rows that may be test rows if there are enough training rows."""
 MIN_TRAINING_SHARE = 1.0
 """Number of training rows for each held-out row below which the baselines are fitted to held-out rows, too."""
+MIN_COMPARED_ROWS = 10
+"""Number of rows without atoms below which there are no baselines."""
+MIN_ATOM_ROWS, MIN_ATOM_SHARE = 5, 0.01
+"""Number and share of rows from which on a value of a continuous column is an atom."""
 MAX_SAMPLES = 4000
 MIN_SAMPLES = 1000
 MAX_JUDGED_ROWS = 2000
@@ -62,7 +66,7 @@ EXTREME_SHARE = 0.005
 
 @dataclass(frozen=True)
 class Score:
-    """Mean log-density of the test rows under one model, in nats."""
+    """Mean log-density of rows under one model, in nats."""
 
     name: str
     detail: str
@@ -70,7 +74,7 @@ class Score:
     error: float
     """Standard error of `mean`."""
     gain: float
-    """Mean advantage of the reported model over this one, row by row; 0 for the reported model."""
+    """Mean advantage of the reported model over this one, row by row: positive if the reported model is better."""
     gain_error: float
     """Standard error of `gain`."""
 
@@ -123,7 +127,13 @@ class Findings:
     n_impossible: int
     """Number of test rows with a density of zero."""
     scores: tuple[Score, ...]
-    """The reported model first, then the baselines."""
+    """The reported model on all test rows, then the baselines on the compared rows; no baselines if these are few."""
+    compared: Score
+    """The reported model on the compared rows."""
+    n_compared: int
+    """Number of test rows on which the model is compared with the baselines: those without atoms."""
+    atomic: tuple[str, ...]
+    """Names of continuous columns with atoms: values so frequent that they have a probability, not a density."""
     columns: tuple[Column, ...]
     n_samples: int
     marginals: tuple[Marginal, ...]
@@ -154,9 +164,9 @@ class Findings:
         return self.n_validation_rows + self.n_new_rows > 0
 
     @property
-    def best_baseline(self) -> Score:
-        """The baseline with the highest mean log-density."""
-        return max(self.scores[1:], key=lambda score: score.mean)
+    def best_baseline(self) -> Score | None:
+        """The baseline with the highest mean log-density; None if there are none."""
+        return max(self.scores[1:], key=lambda score: score.mean, default=None)
 
 
 def measure(
@@ -204,10 +214,8 @@ def measure(
 
     log_density = est.score_samples(X, context=context)
     of_test, of_training = log_density[: len(test)], log_density[len(test) :][origins[train] == "training"]
-    scores = [
-        _make_score("This model", est.flow, of_test, of_test),
-        *_score_baselines(est, X, len(test), of_test, random_state),
-    ]
+    comparison = _compare_with_baselines(est, X, len(test), of_test, random_state)
+    of_compared = of_test[comparison.is_compared] if comparison.baselines else of_test
 
     compared = np.arange(min(len(used), MAX_SAMPLES))
     n_samples = len(compared) if context is not None else max(len(compared), MIN_SAMPLES)
@@ -235,7 +243,10 @@ def measure(
         gap=_subtract_means(of_training, of_test) if (origins[test] != "training").all() else np.nan,
         gap_error=float(np.hypot(_standard_error(of_test), _standard_error(of_training))),
         n_impossible=int(np.isneginf(of_test).sum()),
-        scores=tuple(scores),
+        scores=(_make_score("This model", est.flow, of_test, of_test), *comparison.baselines),
+        compared=_make_score("This model", est.flow, of_compared, of_compared),
+        n_compared=int(comparison.is_compared.sum()),
+        atomic=comparison.atomic,
         columns=columns,
         n_samples=n_samples,
         marginals=tuple(sorted(map(compare_marginal, columns), key=lambda marginal: -marginal.distance)),
@@ -272,16 +283,51 @@ def _split_rows(origins: NDArray[np.str_], max_rows: int, rng: np.random.Generat
     return held_out[: n_used // 2], train[: max_rows - n_used // 2]
 
 
-def _score_baselines(est: FlowDensity, X: Table, n_test: int, of_test: Floats, random_state: int) -> list[Score]:
-    """Score the baselines, in the units of the data and with as many draws per discrete value as the model."""
+@dataclass(frozen=True)
+class _Comparison:
+    """The baselines, and the test rows on which the model is compared with them."""
+
+    baselines: list[Score]
+    is_compared: NDArray[np.bool_]
+    """Mask of the test rows that are compared, `(N,)`."""
+    atomic: tuple[str, ...]
+    """Names of continuous columns in which some values are frequent."""
+
+
+def _compare_with_baselines(est: FlowDensity, X: Table, n_test: int, of_test: Floats, random_state: int) -> _Comparison:
+    """Score the baselines, in the units of the data and with as many draws per discrete value as the model.
+
+    A frequent value of a continuous column, an atom, has a probability rather than a density. A baseline of which a
+    component shrinks to the atom would have any density there. Therefore baselines model the rows without atoms, times
+    the share of these rows, and are compared on such rows. Mixed columns, whose atoms are cells, need no exception.
+    """
     test, train = take_rows(X, np.arange(n_test)), take_rows(X, np.arange(n_test, len(X)))
     draws = [est.encode(test, random_state=draw) for draw in range(N_DRAWS if est.schema_.cells else 1)]
     z, log_volume = (np.stack(parts) for parts in zip(*draws, strict=True))
+    z_train, log_volume_train = est.encode(train)
+    # Values outside the bounds of a column, where densities are zero, are encoded as the bound: this is no atom.
+    atoms = [_find_atoms(values[np.isfinite(log_volume_train)]) for values in z_train.T]
+    atomic = tuple(name for name in est.schema_.names if any(len(atoms[k]) for k in est.schema_.positions(name)))
+    has_atom, has_atom_train = (
+        np.any([np.isin(values, some) for values, some in zip(rows.T, atoms, strict=True)], axis=0)
+        & np.isfinite(volumes)
+        for rows, volumes in ((z[0], log_volume[0]), (z_train, log_volume_train))
+    )
+    if (~has_atom).sum() < MIN_COMPARED_ROWS or (~has_atom_train).sum() < MIN_COMPARED_ROWS:
+        return _Comparison([], np.zeros(n_test, dtype=bool), atomic)
+    log_share = np.log((~has_atom_train).mean())
     scores = []
-    for baseline in fit_baselines(est.encode(train)[0], random_state=random_state):
-        log_density = logsumexp(baseline.log_density(z) + log_volume, axis=0) - np.log(len(draws))
-        scores.append(_make_score(baseline.name, baseline.detail, log_density, of_test))
-    return scores
+    for baseline in fit_baselines(z_train[~has_atom_train], random_state=random_state):
+        of_draws = baseline.log_density(z[:, ~has_atom]) + log_volume[:, ~has_atom] + log_share
+        log_density = logsumexp(of_draws, axis=0) - np.log(len(draws))
+        scores.append(_make_score(baseline.name, baseline.detail, log_density, of_test[~has_atom]))
+    return _Comparison(scores, ~has_atom, atomic)
+
+
+def _find_atoms(values: Floats) -> Floats:
+    """Frequent values of a feature. Discrete columns have none, as their values become random points of cells."""
+    distinct, counts = np.unique(values, return_counts=True)
+    return distinct[counts >= max(MIN_ATOM_ROWS, MIN_ATOM_SHARE * len(values))]
 
 
 def _make_score(name: str, detail: str, log_density: Floats, of_model: Floats) -> Score:

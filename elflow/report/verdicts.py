@@ -116,22 +116,27 @@ def _describe_few_rows(found: Findings) -> str:
 
 
 def _judge_gain(found: Findings) -> Verdict:
-    best = found.best_baseline
+    title, best = "Gain over the best baseline", found.best_baseline
+    if best is None:
+        reading = "Not compared: nearly all rows have values that are too frequent for a density."
+        return Verdict(title, "none", "nats per row", "", reading)
     name = f"{best.name[0].lower()}{best.name[1:]}".replace("gaussian", "Gaussian")
     slack = 2 * best.gain_error if math.isfinite(best.gain_error) else 0.0
     level: Level
-    if found.n_test < MIN_TEST_ROWS:
-        level, reading = "", _describe_few_rows(found)
+    if found.n_compared < MIN_TEST_ROWS:
+        level, reading = "", f"Only {format_count(found.n_compared, 'row')} to compare: too few for a conclusion."
     elif math.isnan(best.gain):
         level, reading = "", "Undefined, because some rows have a density of zero."
     elif best.gain > slack:
-        level, reading = "good", f"Better than the best baseline, a {name}."
+        level, reading = "good", f"This model is better than the best baseline, a {name}."
     elif best.gain >= -slack:
-        level, reading = "fair", f"Within two standard errors of the best baseline, a {name}."
+        level, reading = "fair", f"This model is within two standard errors of the best baseline, a {name}."
     else:
-        level, reading = "poor", f"A {name} is better: train longer, or use the {name} instead."
+        level, reading = "poor", f"This model is worse than a {name}: train longer, or use the {name} instead."
+    if found.n_compared < found.n_test:
+        reading += f" Compared on {found.n_compared:,} of {found.n_test:,} rows: see below."
     value = format_number(best.gain, best.gain_error, signed=True)
-    return Verdict("Gain over the best baseline", value, "nats per row", level, reading)
+    return Verdict(title, value, "nats per row; above 0 this model is better", level, reading)
 
 
 def _judge_samples(found: Findings) -> Verdict:
