@@ -1,5 +1,6 @@
 """Reports: the content of the page, the correctness of its numbers, and tables that try to break it."""
 
+import dataclasses
 import html
 import re
 import warnings
@@ -20,7 +21,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
 
-from elflow import ELF, report
+from elflow import ELF, load, report
 from elflow.report._compare import (
     compare_correlations,
     compare_marginal,
@@ -29,6 +30,7 @@ from elflow.report._compare import (
     select_dependent,
 )
 from elflow.report._format import format_number
+from elflow.report._pit import Pit
 from elflow.report._plots import STYLE
 from elflow.report._tables import Column
 from elflow.report.baselines import (
@@ -489,6 +491,79 @@ def test_marginals_and_correlations():
     assert (first, second) == ("x0", "x1")
     assert of_real > 0.9
     assert abs(of_sampled) < 0.2
+
+
+def test_limits_of_marginal_distances():
+    """Two samples of the same distribution rarely exceed the limit, and the limit is not far above their distances."""
+    rng = np.random.default_rng(0)
+    labels = tuple("abcdefgh")
+    for kind, draw in (("continuous", rng.normal), ("category", lambda size: rng.integers(0, 8, size).astype(float))):
+        names = labels if kind == "category" else ()
+        pairs = [Column("x", kind, draw(size=300), draw(size=200), names) for _ in range(300)]
+        marginals = [compare_marginal(pair) for pair in pairs]
+        assert np.mean([one.distance > one.limit for one in marginals]) <= 0.02
+        assert np.mean([one.distance > 0.5 * one.limit for one in marginals]) > 0.1
+    missing = compare_marginal(Column("x", "continuous", rng.normal(size=300), np.full(300, np.nan)))
+    assert missing.distance == 1
+
+
+def test_limits_of_the_two_sample_test(written):
+    """With few rows a high AUC may be chance; with many rows a small excess over 0.5 is found."""
+    found, _ = written
+
+    def rate(auc, error):
+        result = dataclasses.replace(found.two_sample, auc=auc, error=error)
+        return judge(dataclasses.replace(found, two_sample=result))[4].level
+
+    assert rate(0.54, 0.005) == "good"
+    assert rate(0.58, 0.005) == "fair"
+    assert rate(0.58, 0.045) == "good"
+    assert rate(0.6, 0.1) == ""
+    assert rate(0.72, 0.03) == "poor"
+    assert rate(0.95, 0.1) == "poor"
+
+
+@pytest.mark.parametrize(
+    ("transform", "reading"),
+    [
+        (lambda u: u, "may be chance"),
+        (lambda u: u**2, "too high"),
+        (lambda u: u**0.5, "too low"),
+        (lambda u: norm.cdf(1.6 * norm.ppf(u)), "too narrow"),
+        (lambda u: norm.cdf(0.6 * norm.ppf(u)), "too wide"),
+    ],
+)
+def test_verdict_on_calibration(written, transform, reading):
+    values = transform(np.random.default_rng(0).uniform(size=300))
+    test = kstest(values, "uniform")
+    pit = Pit("x", values, test.statistic, test.pvalue)
+    verdict = judge(dataclasses.replace(written[0], pits=(pit,)))[3]
+    assert reading in verdict.reading
+    assert (verdict.level == "good") == (reading == "may be chance")
+
+
+def test_verdict_on_the_worst_column(written):
+    found, _ = written
+    rng = np.random.default_rng(0)
+    same = compare_marginal(Column("same", "continuous", rng.normal(size=300), rng.normal(size=300)))
+    other = compare_marginal(Column("<other>", "continuous", rng.normal(size=300), rng.normal(2, 1, size=300)))
+    levels = [judge(dataclasses.replace(found, marginals=each))[2] for each in ((same,), (other, same))]
+    assert [verdict.level for verdict in levels] == ["good", "poor"]
+    assert levels[1].reading.startswith("<other>")
+
+
+def test_warnings_of_the_fit_are_repeated(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=50)})
+    density = fit(frame)
+    assert density.warnings_ == []
+    density.warnings_ = ["column <b> is odd"]
+    density.save(tmp_path / "model.elf")
+    found = report.write(load(tmp_path / "model.elf"), frame, tmp_path / "report.html")
+    assert found.warnings == ("column <b> is odd",)
+    content = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Warnings of the fit" in content
+    assert "column &lt;b&gt; is odd" in content
 
 
 @pytest.mark.parametrize(

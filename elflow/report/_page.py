@@ -15,7 +15,7 @@ from elflow.report._format import format_count, format_error, format_number
 from elflow.report._style import CSS
 from elflow.report.findings import Findings, Score
 from elflow.report.html import escape, render_document
-from elflow.report.verdicts import AUC_LIMITS, RESIDUAL_LIMITS, Verdict, judge
+from elflow.report.verdicts import RESIDUAL_LIMITS, Verdict, auc_limits, judge
 
 __all__ = ["render_page"]
 
@@ -64,8 +64,15 @@ def _render_header(found: Findings) -> str:
     tiles = "".join(_render_tile(verdict) for verdict in judge(found))
     return (
         f'<header><h1>{title}</h1><p class="lead">{lead}</p><p class="lead">{_describe_origins(found)}</p>'
-        f'<section class="tiles" aria-label="Verdicts">{tiles}</section></header>'
+        f'<section class="tiles" aria-label="Verdicts">{tiles}</section>{_render_warnings(found)}</header>'
     )
+
+
+def _render_warnings(found: Findings) -> str:
+    if not found.warnings:
+        return ""
+    items = "".join(f"<li>{escape(message)}</li>" for message in found.warnings)
+    return f'<section class="card warnings" id="warnings"><h2>Warnings of the fit</h2><ul>{items}</ul></section>'
 
 
 def _describe_news(found: Findings) -> str:
@@ -123,9 +130,9 @@ def _render_likelihood(found: Findings) -> str:
     n_rows = found.n_test if found.best_baseline is None else found.n_compared
     note += f"All models are scored on the same {_describe_test_rows(found, n_rows)}. "
     if found.n_training_rows and found.is_held_out:
-        note += f"The baselines were fitted to {found.n_train:,} other rows."
+        note += f"The baselines use {found.n_train:,} other rows, among them those that this model was trained on."
     else:
-        note += f"The table was split in half: the baselines were fitted to the other {found.n_train:,} rows."
+        note += f"The table was split in half: the baselines use the other {found.n_train:,} rows."
     if found.n_validation_rows and found.is_held_out:
         note += (
             " Validation rows decided when training stopped, which favours this model slightly, and column ranges, "
@@ -183,7 +190,8 @@ def _render_marginals(found: Findings) -> str:
     n_hidden = len(found.marginals) - len(shown)
     note = (
         "The difference is the maximum distance between the two distribution functions (Kolmogorov-Smirnov), or the "
-        "total variation distance for categories. The column with the largest difference comes first."
+        "total variation distance for categories, or the difference between the shares of missing values, if that is "
+        "larger. The column with the largest difference comes first."
     )
     if n_hidden:
         verb = "is" if n_hidden == 1 else "are"
@@ -193,7 +201,8 @@ def _render_marginals(found: Findings) -> str:
 
 
 def _render_marginal(marginal: Marginal, name: str) -> str:
-    caption = f"{KINDS.get(marginal.kind, marginal.kind)} · difference {marginal.distance:.1%}"
+    chance = " (may be chance)" if marginal.distance <= marginal.limit else ""
+    caption = f"{KINDS.get(marginal.kind, marginal.kind)} · difference {marginal.distance:.1%}{chance}"
     if any(marginal.missing):
         caption += " · missing {:.1%} (sampled {:.1%})".format(*marginal.missing)
     plot = _render_bars(marginal) if marginal.labels else _plots.draw_histogram(marginal, name)
@@ -347,11 +356,12 @@ def _render_two_sample(found: Findings) -> str:
     test = found.two_sample
     if test is None:
         return _render_card("two-sample", "Two-sample test", "<p>There are too few rows to train a classifier.</p>")
-    gauge = _render_gauge(test.auc, format_number(test.auc, test.error), (0.5, 1.0), AUC_LIMITS, float)
+    gauge = _render_gauge(test.auc, format_number(test.auc, test.error), (0.5, 1.0), auc_limits(test.error), float)
     note = (
         "Area under the ROC curve (AUC) of a gradient-boosting classifier that distinguishes "
         f"{_describe_judged_rows(found, test.n_rows)} from as many sampled rows, in five-fold cross-validation. At 0.5 "
-        "the classifier guesses, at 1 it is always right. It also detects details such as rounding."
+        "the classifier guesses, at 1 it is always right. The limits depend on the number of rows: up to two standard "
+        "errors above 0.5 may be chance. It also detects details such as rounding."
     )
     if found.n_context_columns:
         note += " It uses the context, too."

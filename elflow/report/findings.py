@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from elflow._checks import check_count
 from elflow.report._compare import (
+    SIGNIFICANCE,
     Correlations,
     Marginal,
     TwoSample,
@@ -148,6 +149,8 @@ class Findings:
     """None if there are too few rows."""
     has_enough_test_rows: bool
     """Whether the classifier and the PIT histograms use test rows only."""
+    warnings: tuple[str, ...]
+    """Warnings of the fit."""
     inverse_residual: float
     """Maximum of |f(f^-1(z)) - z| / (1 + |z|) over latent points z."""
     n_inverted: int
@@ -249,16 +252,24 @@ def measure(
         atomic=comparison.atomic,
         columns=columns,
         n_samples=n_samples,
-        marginals=tuple(sorted(map(compare_marginal, columns), key=lambda marginal: -marginal.distance)),
+        marginals=_compare_marginals(columns),
         paired=select_dependent(columns, MAX_PAIRED_COLUMNS),
         pits=_transform_columns(est, columns, take_rows(X, judged), take_rows(context, judged), random_state),
         correlations=compare_correlations(columns[:MAX_CORRELATED_COLUMNS]),
         anomalies=_find_anomalies(est, log_density, used, real, columns),
         two_sample=two_sample,
         has_enough_test_rows=has_enough_test_rows,
+        warnings=_collect_warnings(est),
         inverse_residual=float(est.inverse_residual(take_rows(X, inverted), context=take_rows(context, inverted))),
         n_inverted=len(inverted),
     )
+
+
+def _collect_warnings(est: FlowDensity) -> tuple[str, ...]:
+    """Warnings of the fit about the table, and one about the training if steps were skipped."""
+    if not (skipped := est.training_.skipped):
+        return tuple(est.warnings_)
+    return (*est.warnings_, f"{skipped:,} training steps were skipped, because loss or gradient were not finite")
 
 
 def _split_rows(origins: NDArray[np.str_], max_rows: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
@@ -353,6 +364,12 @@ def _draw_samples(est: FlowDensity, count: int, context: ContextTable | None, ra
     if context is None:
         return est.sample(count, random_state=random_state)
     return est.sample(1, context=context, random_state=random_state)
+
+
+def _compare_marginals(columns: Sequence[Column]) -> tuple[Marginal, ...]:
+    """Compare the marginal distributions, at a significance that holds for all columns together."""
+    marginals = [compare_marginal(column, SIGNIFICANCE / len(columns)) for column in columns]
+    return tuple(sorted(marginals, key=lambda marginal: -marginal.distance))
 
 
 def _take_judged(est: FlowDensity, columns: Sequence[Column], context: ContextTable | None, count: int) -> list[Column]:

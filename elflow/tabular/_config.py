@@ -21,7 +21,7 @@ __all__ = ["get_config", "min_config_numbers", "set_config"]
 
 D = TypeVar("D", bound="FlowDensity")
 
-FITTED = ["options_", "n_rows_", "n_parameters_", "seed_"]
+FITTED = ["options_", "n_rows_", "n_parameters_", "seed_", "warnings_"]
 """Fitted attributes that are stored unchanged."""
 
 

@@ -16,7 +16,7 @@ from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from elflow._checks import check_count
+from elflow._checks import check_count, record_warnings
 from elflow._model_file import ModelFile, fill_module, write_model
 from elflow.flows.dequantization import Dequantized
 from elflow.tabular._anomaly import rank_log_density, select_reference, summarize_log_density
@@ -84,6 +84,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         context_schema_: The columns of the context, or None.
         model_: The fitted flow over encoded rows.
         training_: The record of the training, an `elflow.training.Training`: history, seconds, reason for stopping.
+        warnings_: Texts of the warnings about the table, which the report repeats.
         row_hashes_: Hashes of the fitted rows, by which `row_origin` recognises them; None to store none in a file.
         n_features_in_: Number of columns.
         feature_names_in_: Names of the columns, if the table has names.
@@ -477,9 +478,13 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         return min_config_numbers(config)
 
     def _infer_schemas(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> None:
-        """Set the schemas of the table and of its context."""
-        self.schema_ = Schema.fit(frame, self.columns, self.missing).with_labels_of(X)
-        self.context_schema_ = None if context is None else Schema.fit(context, None, self.missing, infer_bounds=False)
+        """Set the schemas of the table and of its context, and the warnings about their columns."""
+        with record_warnings() as messages:
+            self.schema_ = Schema.fit(frame, self.columns, self.missing).with_labels_of(X)
+            self.context_schema_ = (
+                None if context is None else Schema.fit(context, None, self.missing, infer_bounds=False)
+            )
+        self.warnings_ = messages
 
     def _digest_schema_input(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> str:
         """Digest of everything that the schemas depend on."""
