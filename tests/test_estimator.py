@@ -222,6 +222,44 @@ def test_conditional_distribution_with_a_context_and_no_names():
         density.score_samples(x, context=c[:5])
 
 
+def test_quantiles_without_other_columns_and_for_each_row():
+    rng = np.random.default_rng(0)
+    c = pd.DataFrame({"c": rng.normal(size=300)})
+    frame = pd.DataFrame({"x": 3 * c["c"] + rng.normal(size=300)})
+    density = small().fit(frame, context=c)
+    q = [0.1, 0.5, 0.9]
+    expected = density.conditional_quantile(frame.head(9), "x", q, context=c.head(9))
+    assert np.array_equal(density.conditional_quantile(None, "x", q, context=c.head(9)), expected)
+    of_rows = density.conditional_quantile(None, "x", np.tile(q, 3)[:, None], context=c.head(9))
+    assert np.array_equal(of_rows[:, 0], expected[np.arange(9), np.arange(9) % 3])
+    assert density.conditional_quantile(frame.head(0), "x", q, context=c.head(0)).shape == (0, 3)
+    with pytest.raises(ValueError, match=r"q must have one row for each of the 9 rows of X, got 3"):
+        density.conditional_quantile(frame.head(9), "x", np.array(q)[:, None], context=c.head(9))
+    with pytest.raises(ValueError, match=r"context must be a table of \['c'\], got None"):
+        density.conditional_quantile(None, "x", q)
+    both = small().fit(frame.assign(y=rng.normal(size=300)))
+    with pytest.raises(ValueError, match=r"X must be a table of the columns conditioned on, \['y'\], got None"):
+        both.conditional_quantile(None, "x", q)
+
+
+@pytest.mark.parametrize(("flow", "option", "owner"), [("nsf", "units", "ELF"), ("elf", "bins", "NSF")])
+def test_options_of_another_flow(flow, option, owner):
+    table = np.random.default_rng(0).normal(size=(50, 2))
+    message = f"flow_options must be arguments of {flow.upper()}, got '{option}', an option of {owner}: give each flow"
+    with pytest.raises(TypeError, match=message):
+        small(flow=flow, flow_options={option: 4}).fit(table)
+
+
+def test_grid_search_over_flows():
+    table = np.random.default_rng(0).normal(size=(60, 2))
+    grids = [
+        {"flow": ["elf"], "flow_options": [SMALL]},
+        {"flow": ["nsf"], "flow_options": [{"transforms": 1, "bins": 4, "hidden_features": (8,)}]},
+    ]
+    search = GridSearchCV(small(max_steps=3), grids, cv=2, error_score="raise").fit(table)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
 def test_anomalies(quick):
     frame, _ = known(500, seed=5)
     scores = quick.anomaly_score(frame)
