@@ -192,7 +192,7 @@ def test_report(folder, tmp_path):
     assert "Held-out log-likelihood" in out
     assert "Two-sample test" in out
     page = (tmp_path / "r.html").read_text()
-    assert "These rows decided when training stopped" in " ".join(page.split())  # known to be the very table
+    assert "trained on 270 and validated on 30; 0 are new" in " ".join(page.split())  # known to be the very table
     assert page.rstrip().endswith("</html>")
 
 
