@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from numbers import Integral, Real
 from typing import Any
 
@@ -89,6 +91,28 @@ LIBRARIES = tuple(os.path.join(os.path.dirname(path), "") for path in (__file__,
 """Folders of elflow and of torch, whose decorators put frames between those of elflow."""
 
 
+_recorders: ContextVar[tuple[list[str], ...]] = ContextVar("recorders", default=())
+
+
+@contextmanager
+def record_warnings() -> Iterator[list[str]]:
+    """Collect the messages of `warn_user` inside the block, whatever filters do with the warnings themselves.
+
+    Example:
+        >>> with warnings.catch_warnings(), record_warnings() as messages:
+        ...     warnings.simplefilter("ignore")
+        ...     warn_user("the rows are few")
+        >>> messages
+        ['the rows are few']
+    """
+    messages: list[str] = []
+    token = _recorders.set((*_recorders.get(), messages))
+    try:
+        yield messages
+    finally:
+        _recorders.reset(token)
+
+
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning at the line of the user's code that called elflow, however deep in elflow its cause lies.
 
@@ -101,6 +125,9 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
         >>> str(caught[0].message)
         'the rows are few'
     """
+    for messages in _recorders.get():
+        if message not in messages:
+            messages.append(message)
     frame = sys._getframe(1)
     module = frame.f_globals.get("__name__", "elflow")
     while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARIES):

@@ -48,6 +48,7 @@ def write_model(
     module: torch.nn.Module,
     training: dict[str, Any] | None = None,
     notes: dict[str, Any] | None = None,
+    extra: dict[str, torch.Tensor] | None = None,
 ) -> None:
     """Write a model file atomically: after a failure, the old file is still there.
 
@@ -58,6 +59,7 @@ def write_model(
         module: The module with the weights.
         training: Training record, as JSON.
         notes: Notes of the user, as JSON.
+        extra: Tensors to store besides the weights, by names that no weight has.
     """
     header = {"format": FORMAT, "format_version": str(VERSION), "flow": class_name}
     try:
@@ -67,7 +69,7 @@ def write_model(
         }
     except TypeError as error:
         raise TypeError(f"configuration and notes of a model must be JSON, got a value that is not: {error}") from None
-    tensors = {key: value.detach().contiguous() for key, value in module.state_dict().items()}
+    tensors = {key: value.detach().contiguous() for key, value in module.state_dict().items()} | (extra or {})
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata=header)
 

@@ -84,9 +84,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> An
         name_file_in_errors(path, "whose configuration and weights do not match"),
     ):
         if file.class_name == "FlowDensity":
-            density = FlowDensity.from_config(file.config, file.training)
-            fill_module(density.model_, file.tensors)
-            return density
+            return FlowDensity.from_file(file)
         flow = FLOWS[file.class_name].from_config(file.config)
         fill_module(flow, file.tensors)
     return flow.to(device)

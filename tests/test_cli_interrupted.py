@@ -145,7 +145,7 @@ def test_killed_and_resumed(command, write, tmp_path):
     assert tensors.keys() == others.keys()
     assert all(torch.equal(tensors[key], others[key]) for key in tensors)
     got = elflow.load(model)
-    np.testing.assert_array_equal(got.training_scores_, expected.training_scores_)
+    np.testing.assert_array_equal(got.reference_scores_, expected.reference_scores_)
     histories = [[entry["validation"] for entry in est.training_.history] for est in (got, expected)]
     assert histories[0] == histories[1]
 

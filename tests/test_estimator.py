@@ -22,6 +22,8 @@ from test_table import mixed
 
 import elflow
 from elflow import FlowDensity
+from elflow.tabular._anomaly import rank_log_density, summarize_log_density
+from elflow.tabular._flow import split_mask
 
 SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
 
@@ -220,12 +222,72 @@ def test_conditional_distribution_with_a_context_and_no_names():
         density.score_samples(x, context=c[:5])
 
 
+def test_quantiles_without_other_columns_and_for_each_row():
+    rng = np.random.default_rng(0)
+    c = pd.DataFrame({"c": rng.normal(size=300)})
+    frame = pd.DataFrame({"x": 3 * c["c"] + rng.normal(size=300)})
+    density = small().fit(frame, context=c)
+    q = [0.1, 0.5, 0.9]
+    expected = density.conditional_quantile(frame.head(9), "x", q, context=c.head(9))
+    assert np.array_equal(density.conditional_quantile(None, "x", q, context=c.head(9)), expected)
+    of_rows = density.conditional_quantile(None, "x", np.tile(q, 3)[:, None], context=c.head(9))
+    assert np.array_equal(of_rows[:, 0], expected[np.arange(9), np.arange(9) % 3])
+    assert density.conditional_quantile(frame.head(0), "x", q, context=c.head(0)).shape == (0, 3)
+    with pytest.raises(ValueError, match=r"q must have one row for each of the 9 rows of X, got 3"):
+        density.conditional_quantile(frame.head(9), "x", np.array(q)[:, None], context=c.head(9))
+    with pytest.raises(ValueError, match=r"context must be a table of \['c'\], got None"):
+        density.conditional_quantile(None, "x", q)
+    both = small().fit(frame.assign(y=rng.normal(size=300)))
+    with pytest.raises(ValueError, match=r"X must be a table of the columns conditioned on, \['y'\], got None"):
+        both.conditional_quantile(None, "x", q)
+
+
+@pytest.mark.parametrize(("flow", "option", "owner"), [("nsf", "units", "ELF"), ("elf", "bins", "NSF")])
+def test_options_of_another_flow(flow, option, owner):
+    table = np.random.default_rng(0).normal(size=(50, 2))
+    message = f"flow_options must be arguments of {flow.upper()}, got '{option}', an option of {owner}: give each flow"
+    with pytest.raises(TypeError, match=message):
+        small(flow=flow, flow_options={option: 4}).fit(table)
+
+
+def test_grid_search_over_flows():
+    table = np.random.default_rng(0).normal(size=(60, 2))
+    grids = [
+        {"flow": ["elf"], "flow_options": [SMALL]},
+        {"flow": ["nsf"], "flow_options": [{"transforms": 1, "bins": 4, "hidden_features": (8,)}]},
+    ]
+    search = GridSearchCV(small(max_steps=3), grids, cv=2, error_score="raise").fit(table)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
 def test_anomalies(quick):
     frame, _ = known(500, seed=5)
     scores = quick.anomaly_score(frame)
     assert 35 < scores.mean() < 65
-    odd = frame.head(1).assign(b=1e12)
-    assert quick.anomaly_score(odd)[0] == 100
+    odd = pd.concat([frame.head(1).assign(b=b) for b in (1e3, 1e6, 1e12)])
+    assert (np.diff(quick.anomaly_score(odd), prepend=100) > 0).all()
+    assert 0 < (scores > 95).mean() < 0.12
+
+
+def test_anomaly_scores_rank_like_log_densities():
+    """Scores are strictly monotone over all finite log-densities, and finite for minus infinity."""
+    rng = np.random.default_rng(0)
+    for size in (5, 100, 20_000):
+        reference = summarize_log_density(-rng.exponential(3.0, size))
+        values = np.concatenate([-rng.exponential(3.0, 1000), [-1e6, -1e3, -50.0, 0.5, 50.0]])
+        scores = rank_log_density(values, reference)
+        assert np.array_equal(np.argsort(-values, kind="stable"), np.argsort(scores, kind="stable"))
+        assert len(np.unique(scores)) == len(values)
+        assert np.isfinite(rank_log_density([-np.inf], reference)).all()
+        assert rank_log_density([-np.inf], reference)[0] > scores.max()
+    # At 100 + k, the tail probability is 10 ** -k times that of the lowest reference row: here of about 1 in 20,000.
+    lowest = reference[0]
+    excess = rank_log_density([lowest - 3.0 * np.log(1000)], reference)[0] - 100
+    assert excess == pytest.approx(3, rel=0.1)
+    # Of new rows of the same distribution, a score above q has the share 100 - q.
+    new = rank_log_density(-rng.exponential(3.0, 20_000), reference)
+    for level in (50, 90, 99):
+        assert (new > level).mean() == pytest.approx(1 - level / 100, abs=0.02)
 
 
 def test_pandas_polars_arrow_and_numpy_agree():
@@ -342,9 +404,42 @@ def test_weights_are_repetitions():
 def test_validation_mask():
     frame = mixed(100)
     density = small(missing="model").fit(frame)
-    assert density.validation_mask(frame).sum() == 10
-    assert density.validation_mask(frame.head(99)) is None
-    assert density.validation_mask(frame.iloc[::-1]) is None
+    mask = density.validation_mask(frame)
+    assert mask.sum() == 10
+    assert np.array_equal(mask, split_mask(100, 0.1, density.seed_))
+    assert np.array_equal(density.validation_mask(frame.head(99)), mask[:99])
+    assert np.array_equal(density.validation_mask(frame.iloc[::-1, ::-1]), mask[::-1])
+    assert density.validation_mask(mixed(100, seed=1)) is None
+    density.row_hashes_ = None
+    assert density.validation_mask(frame) is None
+    assert set(density.row_origin(frame)) == {"unknown"}
+
+
+def test_row_origin_of_discrete_rows():
+    """New rows of few discrete columns repeat training rows by chance, and are still new."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.random(2000) < 0.3, "b": rng.choice(list("xyz"), 2000), "c": rng.poisson(2, 2000)})
+    density = small().fit(frame[:1000])
+
+    def count(rows):
+        return tuple(int((density.row_origin(rows) == origin).sum()) for origin in ("training", "validation", "new"))
+
+    assert count(frame[:1000].sample(frac=1, random_state=0)) == (900, 100, 0)
+    assert count(frame[1000:]) == (0, 0, 1000)
+    assert count(frame) == (900, 100, 1000)
+
+
+def test_row_hashes_of_large_tables(monkeypatch):
+    """Beyond a limit, only rows with small hashes are stored and recognised."""
+    monkeypatch.setattr("elflow.tabular._row_hashes.MAX_HASHES", 100)
+    table = np.random.default_rng(0).normal(size=(1000, 2))
+    density = small().fit(table)
+    assert 60 < len(density.row_hashes_.codes) < 140
+    origins = density.row_origin(table[::-1])[::-1]
+    is_known = origins != "unknown"
+    assert is_known.sum() == len(density.row_hashes_.codes)
+    assert np.array_equal((origins == "validation")[is_known], split_mask(1000, 0.1, density.seed_)[is_known])
+    assert set(density.row_origin(table + 1)) == {"new"}
 
 
 def test_encoding_is_a_change_of_variables():

@@ -1,7 +1,9 @@
 """Reports: the content of the page, the correctness of its numbers, and tables that try to break it."""
 
+import dataclasses
 import html
 import re
+import warnings
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -19,7 +21,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
 
-from elflow import ELF, report
+from elflow import ELF, load, report
 from elflow.report._compare import (
     compare_correlations,
     compare_marginal,
@@ -28,6 +30,7 @@ from elflow.report._compare import (
     select_dependent,
 )
 from elflow.report._format import format_number
+from elflow.report._pit import Pit
 from elflow.report._plots import STYLE
 from elflow.report._tables import Column
 from elflow.report.baselines import (
@@ -136,7 +139,8 @@ def test_page_has_every_section(written):
     for score in found.scores:
         assert score.name in words
         assert format_number(score.mean, score.error) in words
-    assert "These rows decided when training stopped" in words
+    assert "Validation rows decided when training stopped" in words
+    assert "the model was trained on 360 and validated on 40; 0 are new" in words
     shares = [marginal.missing[0] for marginal in found.marginals if marginal.name == "price"]
     assert f"missing {shares[0]:.1%}" in words
 
@@ -175,7 +179,8 @@ def test_same_seed_same_page(table, density, written, tmp_path):
 def test_validation_rows_are_judged(table, density, written):
     found, _ = written
     mask = density.validation_mask(table)
-    assert found.is_validation
+    assert found.is_held_out
+    assert (found.n_training_rows, found.n_validation_rows, found.n_new_rows) == (360, 40, 0)
     assert found.n_test == mask.sum()
     assert found.n_train == (~mask).sum()
     assert found.scores[0].mean == pytest.approx(density.score(table[mask]), abs=1e-4)
@@ -209,14 +214,55 @@ def test_another_table_is_split_in_half(tmp_path):
     density = fit(pd.DataFrame({"share": rng.uniform(size=200), "x": rng.normal(size=200)}), columns={"share": (0, 1)})
     other = pd.DataFrame({"share": rng.uniform(size=100) + 0.5, "x": rng.normal(size=100)})
     found = report.write(density, other, tmp_path / "report.html", max_rows=80)
-    assert not found.is_validation
+    assert found.is_new
     assert (found.n_test, found.n_train, found.n_used_rows) == (40, 40, 80)
     assert found.n_impossible > 10
     assert found.scores[0].mean == -np.inf
     assert judge(found)[0].level == "poor"
     content = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<title>Density report: all rows are new - elflow</title>" in content
+    assert "<h1>How good is this density? (all rows are new)</h1>" in content
     for words in ("split in half", "80 of the 100 rows", "outside the bounds", "some rows have density 0"):
         assert words in content
+
+
+def test_training_rows_are_recognised_in_any_table(tmp_path):
+    """A table like the fitted one has the same verdicts, whatever its columns, their types and the order of rows."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(400, 3)), columns=list("abc")).assign(n=rng.poisson(3, 400))
+    table["k"] = rng.choice(["x", "y"], 400)
+    density = fit(table)
+    expected = measure(density, table)
+    shuffled = table.sample(frac=1, random_state=1)
+    cast = table.astype({"a": "float32", "n": float, "k": "category"})
+    for other in (
+        table[[*"nkcba"]],
+        table.assign(id=range(400)),
+        shuffled,
+        cast,
+        pl.from_pandas(table),
+        shuffled[::-1],
+    ):
+        found = measure(density, other)
+        assert (found.n_training_rows, found.n_validation_rows) == (360, 40)
+        assert found.scores[0].mean == pytest.approx(expected.scores[0].mean, abs=1e-4)
+        assert found.gap == pytest.approx(expected.gap, abs=1e-4)
+
+    new = pd.DataFrame(rng.normal(size=(100, 3)), columns=list("abc")).assign(n=3, k="x")
+    both = measure(density, pd.concat([table, new], ignore_index=True))
+    assert (both.n_training_rows, both.n_validation_rows, both.n_new_rows) == (360, 40, 100)
+    assert (both.n_test, both.n_train) == (140, 360)
+    mask = density.validation_mask(table)
+    held_out = measure(density, pd.concat([table[mask], new]))
+    assert (held_out.n_test, held_out.n_train) == (70, 70)
+    assert np.isnan(held_out.gap)
+    seen = report.write(density, table[~mask], tmp_path / "report.html")
+    assert not seen.is_held_out
+    assert judge(seen)[0].level == ""
+    assert "(all rows are training rows)</h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    density.row_hashes_ = None
+    assert not report.write(density, table, tmp_path / "report.html").is_held_out
+    assert "(training rows are unknown)</h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_context(tmp_path):
@@ -330,6 +376,29 @@ def test_scores_are_in_the_units_of_the_data(tmp_path):
     assert found.n_test == 200
 
 
+def test_baselines_do_not_collapse_onto_frequent_values(tmp_path):
+    """A Gaussian mixture with a component on the zeros of a column has any density there, but no right to it."""
+    rng = np.random.default_rng(0)
+    size = rng.normal(size=1500)
+    amount = np.where(rng.random(1500) < 0.3, 0.0, np.exp(size + 0.3 * rng.normal(size=1500)))
+    table = pd.DataFrame({"size": size, "amount": amount})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        density = fit(table, max_steps=200, columns={"amount": "continuous"})
+    found = report.write(density, table, tmp_path / "report.html")
+    # the entropy of a row with a positive amount, and the probability of such a row
+    exact = np.log(0.7) - norm.entropy() - norm(scale=0.3).entropy()
+    for score in (found.compared, *found.scores[1:]):
+        assert score.mean < exact + 1.0, score.name
+    content = (tmp_path / "report.html").read_text(encoding="utf-8")
+    if found.atomic:
+        assert found.atomic == ("amount",)
+        is_positive = table["amount"][density.validation_mask(table)] > 0
+        assert found.n_compared == is_positive.sum()
+        assert "left out of this comparison on both sides" in content
+    assert "this model is" in content
+
+
 def columns(real, sampled):
     pairs = zip(real.T, sampled.T, strict=True)
     return tuple(Column(f"x{k}", "continuous", a, b) for k, (a, b) in enumerate(pairs))
@@ -422,6 +491,79 @@ def test_marginals_and_correlations():
     assert (first, second) == ("x0", "x1")
     assert of_real > 0.9
     assert abs(of_sampled) < 0.2
+
+
+def test_limits_of_marginal_distances():
+    """Two samples of the same distribution rarely exceed the limit, and the limit is not far above their distances."""
+    rng = np.random.default_rng(0)
+    labels = tuple("abcdefgh")
+    for kind, draw in (("continuous", rng.normal), ("category", lambda size: rng.integers(0, 8, size).astype(float))):
+        names = labels if kind == "category" else ()
+        pairs = [Column("x", kind, draw(size=300), draw(size=200), names) for _ in range(300)]
+        marginals = [compare_marginal(pair) for pair in pairs]
+        assert np.mean([one.distance > one.limit for one in marginals]) <= 0.02
+        assert np.mean([one.distance > 0.5 * one.limit for one in marginals]) > 0.1
+    missing = compare_marginal(Column("x", "continuous", rng.normal(size=300), np.full(300, np.nan)))
+    assert missing.distance == 1
+
+
+def test_limits_of_the_two_sample_test(written):
+    """With few rows a high AUC may be chance; with many rows a small excess over 0.5 is found."""
+    found, _ = written
+
+    def rate(auc, error):
+        result = dataclasses.replace(found.two_sample, auc=auc, error=error)
+        return judge(dataclasses.replace(found, two_sample=result))[4].level
+
+    assert rate(0.54, 0.005) == "good"
+    assert rate(0.58, 0.005) == "fair"
+    assert rate(0.58, 0.045) == "good"
+    assert rate(0.6, 0.1) == ""
+    assert rate(0.72, 0.03) == "poor"
+    assert rate(0.95, 0.1) == "poor"
+
+
+@pytest.mark.parametrize(
+    ("transform", "reading"),
+    [
+        (lambda u: u, "may be chance"),
+        (lambda u: u**2, "too high"),
+        (lambda u: u**0.5, "too low"),
+        (lambda u: norm.cdf(1.6 * norm.ppf(u)), "too narrow"),
+        (lambda u: norm.cdf(0.6 * norm.ppf(u)), "too wide"),
+    ],
+)
+def test_verdict_on_calibration(written, transform, reading):
+    values = transform(np.random.default_rng(0).uniform(size=300))
+    test = kstest(values, "uniform")
+    pit = Pit("x", values, test.statistic, test.pvalue)
+    verdict = judge(dataclasses.replace(written[0], pits=(pit,)))[3]
+    assert reading in verdict.reading
+    assert (verdict.level == "good") == (reading == "may be chance")
+
+
+def test_verdict_on_the_worst_column(written):
+    found, _ = written
+    rng = np.random.default_rng(0)
+    same = compare_marginal(Column("same", "continuous", rng.normal(size=300), rng.normal(size=300)))
+    other = compare_marginal(Column("<other>", "continuous", rng.normal(size=300), rng.normal(2, 1, size=300)))
+    levels = [judge(dataclasses.replace(found, marginals=each))[2] for each in ((same,), (other, same))]
+    assert [verdict.level for verdict in levels] == ["good", "poor"]
+    assert levels[1].reading.startswith("<other>")
+
+
+def test_warnings_of_the_fit_are_repeated(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=50)})
+    density = fit(frame)
+    assert density.warnings_ == []
+    density.warnings_ = ["column <b> is odd"]
+    density.save(tmp_path / "model.elf")
+    found = report.write(load(tmp_path / "model.elf"), frame, tmp_path / "report.html")
+    assert found.warnings == ("column <b> is odd",)
+    content = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Warnings of the fit" in content
+    assert "column &lt;b&gt; is odd" in content
 
 
 @pytest.mark.parametrize(

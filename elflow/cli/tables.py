@@ -194,7 +194,7 @@ def score(
     data: Data,
     output: ScoreOutput = None,
     anomaly: Annotated[
-        bool, typer.Option("--anomaly", help="Also write the percentage of training rows that are more likely.")
+        bool, typer.Option("--anomaly", help="Also write anomaly scores: above 99 for the least likely 1 %.")
     ] = False,
     append: Annotated[bool, typer.Option("--append", help="Also write the columns of the data.")] = False,
     na: NaValues = None,

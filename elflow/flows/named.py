@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import Any
 
 import zuko.flows
@@ -38,7 +40,22 @@ def build_flow(name: str, features: int, context: int = 0, options: dict[str, An
     try:
         return flow_class(features=features, context=context, **(options or {}))
     except TypeError as error:
-        raise TypeError(f"flow_options must be arguments of {flow_class.__name__}, got {options}: {error}") from None
+        raise TypeError(_describe_wrong_options(flow_class, options or {}, error)) from None
+
+
+def _describe_wrong_options(flow_class: type, options: dict[str, Any], error: TypeError) -> str:
+    """Error message for options that a flow does not accept, which names the flows that do."""
+    message = f"flow_options must be arguments of {flow_class.__name__}, got {options}: {error}"
+    match = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    classes = {"elf": ELF, **ZUKO_FLOWS}
+    others = [name for name in classes if match and match[1] in inspect.signature(classes[name]).parameters]
+    if match is None or not others:
+        return message
+    return (
+        f"flow_options must be arguments of {flow_class.__name__}, got {match[1]!r}, an option of "
+        f"{', '.join(classes[name].__name__ for name in others)}: give each flow its own options; in a grid search, "
+        "with a list of grids, one for each flow"
+    )
 
 
 def min_numbers(name: str, features: int, context: int, options: dict[str, Any]) -> int:

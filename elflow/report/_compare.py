@@ -34,6 +34,8 @@ MAX_LABELS = 15
 MAX_BINS = 30
 PLOTTED_QUANTILES = (0.005, 0.995)
 """Range of a plot: without a limit, a few outliers would squeeze all other values into one bin."""
+SIGNIFICANCE = 0.01
+"""Default significance of a difference between marginal distributions."""
 N_FOLDS = 5
 MIN_CLASSIFIER_ROWS = 10
 """Real rows, and sampled rows, below which no classifier is trained."""
@@ -63,7 +65,10 @@ class Marginal:
     missing: tuple[float, float]
     """Share of missing values among the real and the sampled rows."""
     distance: float
-    """From 0 to 1: Kolmogorov-Smirnov distance for numbers and times, total variation distance for labels."""
+    """From 0 to 1: Kolmogorov-Smirnov distance for numbers and times, total variation distance for labels, or the
+    difference between the shares of missing values if that is larger."""
+    limit: float
+    """Distance up to which chance explains it."""
 
 
 @dataclass(frozen=True)
@@ -98,21 +103,32 @@ class TwoSample:
     """The most informative columns, each with the loss of AUC when it is shuffled; empty for an AUC close to 0.5."""
 
 
-def compare_marginal(column: Column) -> Marginal:
-    """Compare the distributions of real and of sampled values in one column."""
+def compare_marginal(column: Column, significance: float = SIGNIFICANCE) -> Marginal:
+    """Compare the distributions of real and of sampled values in one column.
+
+    Arguments:
+        column: The column.
+        significance: Probability with which the distance exceeds `limit` by chance, at most.
+    """
     real, sampled = column.real[~np.isnan(column.real)], column.sampled[~np.isnan(column.sampled)]
     missing = (1 - len(real) / len(column.real), 1 - len(sampled) / len(column.sampled))
+    chance = (1 / max(len(real), 1) + 1 / max(len(sampled), 1)) / 2
     if column.has_labels:
         edges = np.arange(max(len(column.labels), 1) + 1, dtype=np.float64) - 0.5
         real_shares, sampled_shares = _compute_shares(real, edges), _compute_shares(sampled, edges)
         distance, labels = float(np.abs(real_shares - sampled_shares).sum() / 2), column.labels
+        # The expected distance of two samples of the same distribution, and McDiarmid's inequality for the rest.
+        pooled = (real_shares + sampled_shares) / 2
+        expected = float(np.sqrt(pooled * (1 - pooled) * chance / np.pi).sum())
+        limit = expected + float(np.sqrt(-np.log(significance) * chance))
         if len(labels) > MAX_LABELS:
             top = np.sort(np.argsort(-real_shares, kind="stable")[:MAX_LABELS])
             labels = tuple(labels[k] for k in top)
             real_shares, sampled_shares = real_shares[top], sampled_shares[top]
         n_others = len(column.labels) - len(labels)
+        distance = max(distance, abs(missing[0] - missing[1]))
         return Marginal(
-            column.name, column.kind, labels, n_others, edges, real_shares, sampled_shares, missing, distance
+            column.name, column.kind, labels, n_others, edges, real_shares, sampled_shares, missing, distance, limit
         )
     edges = _choose_edges(column.kind, real if len(real) else sampled)
     if len(real) and len(sampled):
@@ -120,7 +136,9 @@ def compare_marginal(column: Column) -> Marginal:
     else:
         distance = 0.0 if len(real) == len(sampled) else 1.0
     real_shares, sampled_shares = _compute_shares(real, edges), _compute_shares(sampled, edges)
-    return Marginal(column.name, column.kind, (), 0, edges, real_shares, sampled_shares, missing, distance)
+    distance = max(distance, abs(missing[0] - missing[1]))
+    limit = float(np.sqrt(-np.log(significance / 2) * chance))  # of the two-sample Kolmogorov-Smirnov test
+    return Marginal(column.name, column.kind, (), 0, edges, real_shares, sampled_shares, missing, distance, limit)
 
 
 def _choose_edges(kind: str, values: Floats) -> Floats:

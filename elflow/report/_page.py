@@ -13,9 +13,9 @@ from elflow.report import _plots
 from elflow.report._compare import Marginal
 from elflow.report._format import format_count, format_error, format_number
 from elflow.report._style import CSS
-from elflow.report.findings import Findings
+from elflow.report.findings import Findings, Score
 from elflow.report.html import escape, render_document
-from elflow.report.verdicts import AUC_LIMITS, RESIDUAL_LIMITS, Verdict, judge
+from elflow.report.verdicts import RESIDUAL_LIMITS, Verdict, auc_limits, judge
 
 __all__ = ["render_page"]
 
@@ -45,7 +45,8 @@ def render_page(found: Findings, random_state: int) -> str:
 {"".join(sections)}
 </main>
 <footer>Made by elflow. This file is self-contained. {_describe_rows_used(found)}</footer>"""
-    return render_document("Density report - elflow", body, CSS)
+    news = _describe_news(found)
+    return render_document(f"Density report{': ' if news else ''}{news} - elflow", body, CSS)
 
 
 def _render_header(found: Findings) -> str:
@@ -58,11 +59,43 @@ def _render_header(found: Findings) -> str:
     )
     if found.training.stopped == "time_limit":
         lead += " More time may improve the fit."
+    news = _describe_news(found)
+    title = "How good is this density?" + (f" ({news})" if news else "")
     tiles = "".join(_render_tile(verdict) for verdict in judge(found))
     return (
-        f'<header><h1>How good is this density?</h1><p class="lead">{lead}</p>'
-        f'<section class="tiles" aria-label="Verdicts">{tiles}</section></header>'
+        f'<header><h1>{title}</h1><p class="lead">{lead}</p><p class="lead">{_describe_origins(found)}</p>'
+        f'<section class="tiles" aria-label="Verdicts">{tiles}</section>{_render_warnings(found)}</header>'
     )
+
+
+def _render_warnings(found: Findings) -> str:
+    if not found.warnings:
+        return ""
+    items = "".join(f"<li>{escape(message)}</li>" for message in found.warnings)
+    return f'<section class="card warnings" id="warnings"><h2>Warnings of the fit</h2><ul>{items}</ul></section>'
+
+
+def _describe_news(found: Findings) -> str:
+    """What the title of the page says about the rows of the table; empty if some were held out and some were not."""
+    if found.is_new:
+        return "all rows are new"
+    if found.is_held_out:
+        return ""
+    return "all rows are training rows" if found.n_training_rows else "training rows are unknown"
+
+
+def _describe_origins(found: Findings) -> str:
+    """Describe how many rows of the table the model has seen."""
+    total = format_count(found.n_table_rows, "row")
+    if found.is_new:
+        return f"<b>All {total} of this table are new</b>: the model saw none of them, and is judged by them."
+    if not found.is_held_out and not found.n_training_rows:
+        return f"The model may have been trained on the {total} of this table: its file has no hashes of rows."
+    text = f"Of the {total} of this table, the model was trained on {found.n_training_rows:,}"
+    if found.n_validation_rows:
+        text += f" and validated on {found.n_validation_rows:,}"
+    text += f"; {found.n_new_rows:,} {'is' if found.n_new_rows == 1 else 'are'} new."
+    return text + (" It is judged by rows that it was not trained on." if found.is_held_out else "")
 
 
 def _render_tile(verdict: Verdict) -> str:
@@ -84,35 +117,66 @@ def _render_training(found: Findings) -> str:
 
 
 def _render_likelihood(found: Findings) -> str:
+    scores = (found.compared, *found.scores[1:])
     rows = [
         (
             f"{score.name}<small>{escape(score.detail)}</small>",
             format_number(score.mean, score.error),
-            "" if score is found.scores[0] else format_number(score.gain, score.gain_error, signed=True),
+            "" if score is found.compared else f"{_format_gain(score)}<small>{_describe_gain(score)}</small>",
         )
-        for score in found.scores
+        for score in scores
     ]
-    if found.is_validation:
-        note = (
-            f"All models are scored on the same {format_count(found.n_test, 'validation row')}, which none of them was "
-            "fitted to. These rows decided when training stopped, which favours this model slightly, and column "
-            "ranges, categories and frequencies were taken from all rows. The baselines were fitted to "
-            f"{found.n_train:,} other rows."
-        )
+    note = _describe_atoms(found)
+    n_rows = found.n_test if found.best_baseline is None else found.n_compared
+    note += f"All models are scored on the same {_describe_test_rows(found, n_rows)}. "
+    if found.n_training_rows and found.is_held_out:
+        note += f"The baselines use {found.n_train:,} other rows, among them those that this model was trained on."
     else:
-        note = (
-            "The model was not fitted to this table, so the table was split in half: the baselines were fitted to "
-            f"{found.n_train:,} rows, and all models are scored on the other {found.n_test:,}."
+        note += f"The table was split in half: the baselines use the other {found.n_train:,} rows."
+    if found.n_validation_rows and found.is_held_out:
+        note += (
+            " Validation rows decided when training stopped, which favours this model slightly, and column ranges, "
+            "categories and frequencies were taken from all fitted rows."
         )
     if found.n_context_columns:
         note += " The baselines do not use the context."
     note += (
-        " Error bars show two standard errors. The gain is the mean advantage of this model, row by row. The number of "
-        "components and the bandwidth were chosen on a fifth of the baselines' rows."
+        " Error bars show two standard errors. The gain is the mean log-density of a row under this model minus that "
+        "under the other: positive if this model is better. The number of components and the bandwidth were chosen on "
+        "a fifth of the baselines' rows."
     )
-    table = _render_table(("model", "nats per row", "gain"), rows)
-    plot = _plots.draw_likelihood(found.scores)
+    table = _render_table(("model", "nats per row", "gain of this model"), rows)
+    plot = _plots.draw_likelihood(scores)
     return _render_card("likelihood", "Held-out log-likelihood", plot + table + _render_note(note))
+
+
+def _format_gain(score: Score) -> str:
+    return format_number(score.gain, score.gain_error, signed=True)
+
+
+def _describe_gain(score: Score) -> str:
+    """Describe the direction of a gain in words."""
+    if not math.isfinite(score.gain):
+        return "undefined" if math.isnan(score.gain) else f"this model is {'better' if score.gain > 0 else 'worse'}"
+    if math.isfinite(score.gain_error) and abs(score.gain) <= 2 * score.gain_error:
+        return "no clear difference"
+    return f"this model is {'better' if score.gain > 0 else 'worse'}"
+
+
+def _describe_atoms(found: Findings) -> str:
+    """Explain why some rows are not compared with the baselines; empty if all are."""
+    if not found.atomic:
+        return ""
+    columns = ", ".join(escape(name) for name in found.atomic)
+    noun = "Column" if len(found.atomic) == 1 else "Columns"
+    text = f"{noun} with values so frequent that they have a probability rather than a density: {columns}. "
+    if found.best_baseline is None:
+        return text + "Nearly all rows have such values, so there are no baselines to compare with. "
+    n_left_out = found.n_test - found.n_compared
+    return text + (
+        f"{format_count(n_left_out, 'test row')} with such values {'is' if n_left_out == 1 else 'are'} left out of "
+        "this comparison on both sides, and the baselines model the other rows, times their share. "
+    )
 
 
 def _render_marginals(found: Findings) -> str:
@@ -126,7 +190,8 @@ def _render_marginals(found: Findings) -> str:
     n_hidden = len(found.marginals) - len(shown)
     note = (
         "The difference is the maximum distance between the two distribution functions (Kolmogorov-Smirnov), or the "
-        "total variation distance for categories. The column with the largest difference comes first."
+        "total variation distance for categories, or the difference between the shares of missing values, if that is "
+        "larger. The column with the largest difference comes first."
     )
     if n_hidden:
         verb = "is" if n_hidden == 1 else "are"
@@ -136,7 +201,8 @@ def _render_marginals(found: Findings) -> str:
 
 
 def _render_marginal(marginal: Marginal, name: str) -> str:
-    caption = f"{KINDS.get(marginal.kind, marginal.kind)} · difference {marginal.distance:.1%}"
+    chance = " (may be chance)" if marginal.distance <= marginal.limit else ""
+    caption = f"{KINDS.get(marginal.kind, marginal.kind)} · difference {marginal.distance:.1%}{chance}"
     if any(marginal.missing):
         caption += " · missing {:.1%} (sampled {:.1%})".format(*marginal.missing)
     plot = _render_bars(marginal) if marginal.labels else _plots.draw_histogram(marginal, name)
@@ -249,7 +315,7 @@ def _render_anomalies(found: Findings) -> str:
     shown = sorted(np.argsort(-n_extremes, kind="stable")[:MAX_ANOMALY_COLUMNS].tolist())
     head = ["row", "log-density", "anomaly score", *(escape(found.columns[k].name) for k in shown)]
     body = "".join(
-        f"<tr><td>{one.row:,}</td><td>{format_number(one.log_density)}</td><td>{one.anomaly_score:.2f}</td>"
+        f"<tr><td>{one.row:,}</td><td>{format_number(one.log_density)}</td><td>{_format_anomaly_score(one.anomaly_score)}</td>"
         + "".join(_render_cell(one.values[k], one.is_extreme[k]) for k in shown)
         + "</tr>"
         for one in found.anomalies
@@ -259,7 +325,8 @@ def _render_anomalies(found: Findings) -> str:
     )
     note = (
         f"The {len(found.anomalies)} least likely of {format_count(found.n_used_rows, 'row')}, numbered from 0. The "
-        "anomaly score is the percentage of training rows that are more likely. Values in red are extreme within their "
+        "anomaly score is the percentage of reference rows that are more likely; each point above 100 stands for rows "
+        "that are ten times as rare. Values in red are extreme within their "
         "column; in a row without any, the combination of values is unlikely."
     )
     n_hidden = len(found.columns) - len(shown)
@@ -267,6 +334,10 @@ def _render_anomalies(found: Findings) -> str:
         note += f" {format_count(n_hidden, 'column')} {'is' if n_hidden == 1 else 'are'} not shown."
     scrollable = f'<div class="scroll" tabindex="0">{table}</div>'
     return _render_card("anomalies", "Most anomalous rows", scrollable + _render_note(note))
+
+
+def _format_anomaly_score(score: float) -> str:
+    return f"{score:,.2f}" if score < 1e6 else "density 0" if score >= 1e300 else f"{score:.1e}"
 
 
 def _render_cell(value: Any, is_extreme: bool) -> str:
@@ -285,11 +356,12 @@ def _render_two_sample(found: Findings) -> str:
     test = found.two_sample
     if test is None:
         return _render_card("two-sample", "Two-sample test", "<p>There are too few rows to train a classifier.</p>")
-    gauge = _render_gauge(test.auc, format_number(test.auc, test.error), (0.5, 1.0), AUC_LIMITS, float)
+    gauge = _render_gauge(test.auc, format_number(test.auc, test.error), (0.5, 1.0), auc_limits(test.error), float)
     note = (
         "Area under the ROC curve (AUC) of a gradient-boosting classifier that distinguishes "
         f"{_describe_judged_rows(found, test.n_rows)} from as many sampled rows, in five-fold cross-validation. At 0.5 "
-        "the classifier guesses, at 1 it is always right. It also detects details such as rounding."
+        "the classifier guesses, at 1 it is always right. The limits depend on the number of rows: up to two standard "
+        "errors above 0.5 may be chance. It also detects details such as rounding."
     )
     if found.n_context_columns:
         note += " It uses the context, too."
@@ -332,12 +404,18 @@ def _render_gauge(
     return f'<div class="gauge" style="--zones:{zones}">{needle}{ticks}</div>'
 
 
+def _describe_test_rows(found: Findings, count: int) -> str:
+    if not found.is_held_out:
+        return format_count(count, "training row" if found.n_training_rows else "row")
+    if found.n_validation_rows and found.n_new_rows:
+        return f"{format_count(count, 'held-out row')} (validation rows and new rows)"
+    return format_count(count, "validation row" if found.n_validation_rows else "new row")
+
+
 def _describe_judged_rows(found: Findings, count: int) -> str:
-    if not found.is_validation:
-        return f"{format_count(count, 'row')} of this table"
-    if found.has_enough_test_rows:
-        return format_count(count, "validation row")
-    return f"{format_count(count, 'row')} (including training rows, because there are few validation rows)"
+    if found.has_enough_test_rows or not found.n_training_rows:
+        return _describe_test_rows(found, count)
+    return f"{format_count(count, 'row')} (including training rows, because there are few held-out rows)"
 
 
 def _describe_rows_used(found: Findings) -> str:

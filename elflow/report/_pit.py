@@ -21,6 +21,8 @@ class Pit:
     name: str
     values: NDArray[np.float64]
     """One value for each row in which the column is not missing, `(N,)`."""
+    distance: float
+    """Kolmogorov-Smirnov distance from the uniform distribution, from 0 to 1."""
     p_value: float
     """p-value of the Kolmogorov-Smirnov test of uniformity."""
 
@@ -34,6 +36,9 @@ def pits(
     """
     transformed = est.pit_values(X, names, context, random_state)
     columns = [(name, transformed[name].dropna().to_numpy()) for name in names]
-    return tuple(
-        Pit(name, values, float(stats.kstest(values, "uniform").pvalue)) for name, values in columns if len(values)
-    )
+    return tuple(_test_uniformity(name, values) for name, values in columns if len(values))
+
+
+def _test_uniformity(name: str, values: NDArray[np.float64]) -> Pit:
+    test = stats.kstest(values, "uniform")
+    return Pit(name, values, float(test.statistic), float(test.pvalue))

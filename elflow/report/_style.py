@@ -7,7 +7,7 @@ __all__ = ["CSS"]
 CSS = """
 .two { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 18px; margin: 18px 0; }
 .two > .card { margin: 0; }
-.tiles { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 14px; margin: 20px 0; }
+.tiles { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 14px; margin: 20px 0; }
 .tile {
   background: var(--card); border: 1px solid var(--line); border-top: 4px solid var(--level, var(--line));
   border-radius: 12px; padding: 14px 16px; min-width: 0;
@@ -19,6 +19,8 @@ CSS = """
 .tile p { font-size: 0.85rem; line-height: 1.4; margin: 0; overflow-wrap: anywhere; }
 .level { color: var(--level, var(--soft)); font-weight: 650; }
 .good { --level: var(--good); } .fair { --level: var(--fair); } .poor { --level: var(--poor); }
+.warnings { border-left: 4px solid var(--fair); }
+.warnings ul { margin: 6px 0 0; padding-left: 20px; font-size: 0.875rem; overflow-wrap: anywhere; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 0.85rem; color: var(--soft); margin: 6px 0 12px; }
 .legend span::before {
   content: ""; display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px;

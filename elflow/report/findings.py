@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from elflow._checks import check_count
 from elflow.report._compare import (
+    SIGNIFICANCE,
     Correlations,
     Marginal,
     TwoSample,
@@ -39,8 +40,14 @@ MAX_NUMBERS = 100_000
 """Default limit of rows times features, for about half a minute of work."""
 MAX_ROWS_RANGE = (2_000, 8_000)
 """Range of the default `max_rows`, which `MAX_NUMBERS` implies."""
-MAX_VALIDATION_SHARE = 1 / 3
-"""Share of the rows that may be validation rows."""
+MAX_TEST_SHARE = 1 / 3
+"""Share of the used rows that may be test rows if there are enough training rows."""
+MIN_TRAINING_SHARE = 1.0
+"""Number of training rows for each held-out row below which the baselines are fitted to held-out rows, too."""
+MIN_COMPARED_ROWS = 10
+"""Number of rows without atoms below which there are no baselines."""
+MIN_ATOM_ROWS, MIN_ATOM_SHARE = 5, 0.01
+"""Number and share of rows from which on a value of a continuous column is an atom."""
 MAX_SAMPLES = 4000
 MIN_SAMPLES = 1000
 MAX_JUDGED_ROWS = 2000
@@ -60,7 +67,7 @@ EXTREME_SHARE = 0.005
 
 @dataclass(frozen=True)
 class Score:
-    """Mean log-density of the test rows under one model, in nats."""
+    """Mean log-density of rows under one model, in nats."""
 
     name: str
     detail: str
@@ -68,7 +75,7 @@ class Score:
     error: float
     """Standard error of `mean`."""
     gain: float
-    """Mean advantage of the reported model over this one, row by row; 0 for the reported model."""
+    """Mean advantage of the reported model over this one, row by row: positive if the reported model is better."""
     gain_error: float
     """Standard error of `gain`."""
 
@@ -81,7 +88,7 @@ class Anomaly:
     """Index of the row in the table, from 0."""
     log_density: float
     anomaly_score: float
-    """Percentage of training rows that are more likely."""
+    """See `FlowDensity.anomaly_score`."""
     values: tuple[Any, ...]
     is_extreme: tuple[bool, ...]
     """For each value, whether it is extreme within its column."""
@@ -103,20 +110,31 @@ class Findings:
     n_table_rows: int
     n_used_rows: int
     """Number of rows of the table that the report uses."""
-    is_validation: bool
-    """Whether the test rows are the validation rows of training. Otherwise the table was split in half."""
+    n_training_rows: int
+    """Number of rows of the table that the model was trained on."""
+    n_validation_rows: int
+    """Number of rows of the table that were validation rows of training."""
+    n_new_rows: int
+    """Number of rows of the table that the model has not seen. There may be other rows, of unknown origin."""
     n_train: int
     """Number of rows that the baselines were fitted to."""
     n_test: int
-    """Number of rows that all models are scored on."""
+    """Number of rows that all models are scored on: held-out rows if there are any."""
     gap: float
-    """Mean log-density of the other rows minus that of the test rows, in nats: the extent of overfitting."""
+    """Mean log-density of training rows minus that of the test rows, in nats: the extent of overfitting. NaN if the
+    table has no training rows, or no others."""
     gap_error: float
     """Standard error of `gap`."""
     n_impossible: int
     """Number of test rows with a density of zero."""
     scores: tuple[Score, ...]
-    """The reported model first, then the baselines."""
+    """The reported model on all test rows, then the baselines on the compared rows; no baselines if these are few."""
+    compared: Score
+    """The reported model on the compared rows."""
+    n_compared: int
+    """Number of test rows on which the model is compared with the baselines: those without atoms."""
+    atomic: tuple[str, ...]
+    """Names of continuous columns with atoms: values so frequent that they have a probability, not a density."""
     columns: tuple[Column, ...]
     n_samples: int
     marginals: tuple[Marginal, ...]
@@ -131,15 +149,27 @@ class Findings:
     """None if there are too few rows."""
     has_enough_test_rows: bool
     """Whether the classifier and the PIT histograms use test rows only."""
+    warnings: tuple[str, ...]
+    """Warnings of the fit."""
     inverse_residual: float
     """Maximum of |f(f^-1(z)) - z| / (1 + |z|) over latent points z."""
     n_inverted: int
     """Number of rows that `inverse_residual` is computed for."""
 
     @property
-    def best_baseline(self) -> Score:
-        """The baseline with the highest mean log-density."""
-        return max(self.scores[1:], key=lambda score: score.mean)
+    def is_new(self) -> bool:
+        """Whether the model saw no row of the table, neither for training nor for validation."""
+        return self.n_new_rows == self.n_table_rows
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether the test rows are held out; otherwise the table has training rows only, or rows of unknown origin."""
+        return self.n_validation_rows + self.n_new_rows > 0
+
+    @property
+    def best_baseline(self) -> Score | None:
+        """The baseline with the highest mean log-density; None if there are none."""
+        return max(self.scores[1:], key=lambda score: score.mean, default=None)
 
 
 def measure(
@@ -149,9 +179,10 @@ def measure(
 
     Arguments:
         est: A fitted `elflow.FlowDensity`.
-        X: A table with the columns that `est` was fitted to, `(N, columns)`. If it is the table that `est` was fitted
-            to, the model is judged by its validation rows. Any other table is split in half, and the baselines are
-            fitted to one half.
+        X: A table with the columns that `est` was fitted to, `(N, columns)`. Rows that `est` was trained on are
+            recognised, in any order. The model is judged by the other rows, and the baselines are fitted to the
+            training rows. Without enough of these, the other rows are split in half, and the baselines are fitted to
+            one half.
         context: The context of each row, if the model has one.
         max_rows: Maximum number of rows to use, chosen at random. By default as many as take about half a minute.
         random_state: Seed of all random choices.
@@ -160,8 +191,8 @@ def measure(
         >>> from elflow.tabular import FlowDensity
         >>> table = np.random.default_rng(0).normal(size=(100, 1))
         >>> found = measure(FlowDensity(max_steps=20, random_state=0).fit(table), table)
-        >>> found.is_validation, found.n_train, found.n_test
-        (True, 90, 10)
+        >>> found.n_training_rows, found.n_validation_rows, found.n_new_rows, found.n_test
+        (90, 10, 0, 10)
     """
     max_rows = None if max_rows is None else check_count("max_rows", max_rows, MIN_ROWS)
     random_state = check_count("random_state", random_state, 0)
@@ -178,19 +209,16 @@ def measure(
     if max_rows is None:
         max_rows = int(np.clip(MAX_NUMBERS // est.schema_.features, *MAX_ROWS_RANGE))
     rng = np.random.default_rng(random_state)
-    validation = est.validation_mask(X)
-    is_validation = validation is not None and bool(0 < validation.sum() < count)
-    test, train = _split_rows(validation if is_validation else None, count, max_rows, rng)
+    origins = est.row_origin(X)
+    test, train = _split_rows(origins, max_rows, rng)
     used = np.append(test, train)  # test rows come first, here and in all that is derived from it
     X, context = take_rows(X, used), take_rows(context, used)
     real = to_frame(X, est.schema_)
 
     log_density = est.score_samples(X, context=context)
-    of_test, of_train = log_density[: len(test)], log_density[len(test) :]
-    scores = [
-        _make_score("This model", est.flow, of_test, of_test),
-        *_score_baselines(est, X, len(test), of_test, random_state),
-    ]
+    of_test, of_training = log_density[: len(test)], log_density[len(test) :][origins[train] == "training"]
+    comparison = _compare_with_baselines(est, X, len(test), of_test, random_state)
+    of_compared = of_test[comparison.is_compared] if comparison.baselines else of_test
 
     compared = np.arange(min(len(used), MAX_SAMPLES))
     n_samples = len(compared) if context is not None else max(len(compared), MIN_SAMPLES)
@@ -210,50 +238,107 @@ def measure(
         n_context_columns=len(est.context_schema_.columns) if est.context_schema_ is not None else 0,
         n_table_rows=count,
         n_used_rows=len(used),
-        is_validation=is_validation,
+        n_training_rows=int((origins == "training").sum()),
+        n_validation_rows=int((origins == "validation").sum()),
+        n_new_rows=int((origins == "new").sum()),
         n_train=len(train),
         n_test=len(test),
-        gap=_subtract_means(of_train, of_test),
-        gap_error=float(np.hypot(_standard_error(of_test), _standard_error(of_train))),
+        gap=_subtract_means(of_training, of_test) if (origins[test] != "training").all() else np.nan,
+        gap_error=float(np.hypot(_standard_error(of_test), _standard_error(of_training))),
         n_impossible=int(np.isneginf(of_test).sum()),
-        scores=tuple(scores),
+        scores=(_make_score("This model", est.flow, of_test, of_test), *comparison.baselines),
+        compared=_make_score("This model", est.flow, of_compared, of_compared),
+        n_compared=int(comparison.is_compared.sum()),
+        atomic=comparison.atomic,
         columns=columns,
         n_samples=n_samples,
-        marginals=tuple(sorted(map(compare_marginal, columns), key=lambda marginal: -marginal.distance)),
+        marginals=_compare_marginals(columns),
         paired=select_dependent(columns, MAX_PAIRED_COLUMNS),
         pits=_transform_columns(est, columns, take_rows(X, judged), take_rows(context, judged), random_state),
         correlations=compare_correlations(columns[:MAX_CORRELATED_COLUMNS]),
         anomalies=_find_anomalies(est, log_density, used, real, columns),
         two_sample=two_sample,
         has_enough_test_rows=has_enough_test_rows,
+        warnings=_collect_warnings(est),
         inverse_residual=float(est.inverse_residual(take_rows(X, inverted), context=take_rows(context, inverted))),
         n_inverted=len(inverted),
     )
 
 
-def _split_rows(
-    validation: NDArray[np.bool_] | None, count: int, max_rows: int, rng: np.random.Generator
-) -> tuple[Ints, Ints]:
-    """Choose the rows that all models are scored on, and those that the baselines are fitted to."""
-    order = rng.permutation(count)
-    if validation is None:
-        order = order[:max_rows]
-        return order[: len(order) // 2], order[len(order) // 2 :]
-    test, train = order[validation[order]], order[~validation[order]]
-    test = test[: max(int(MAX_VALIDATION_SHARE * max_rows), max_rows - len(train))]
-    return test, train[: max_rows - len(test)]
+def _collect_warnings(est: FlowDensity) -> tuple[str, ...]:
+    """Warnings of the fit about the table, and one about the training if steps were skipped."""
+    if not (skipped := est.training_.skipped):
+        return tuple(est.warnings_)
+    return (*est.warnings_, f"{skipped:,} training steps were skipped, because loss or gradient were not finite")
 
 
-def _score_baselines(est: FlowDensity, X: Table, n_test: int, of_test: Floats, random_state: int) -> list[Score]:
-    """Score the baselines, in the units of the data and with as many draws per discrete value as the model."""
+def _split_rows(origins: NDArray[np.str_], max_rows: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Choose the rows that all models are scored on, and those that the baselines are fitted to.
+
+    Arguments:
+        origins: Origin of each row of the table, `(N,)`: see `FlowDensity.row_origin`.
+        max_rows: Maximum number of rows to choose.
+        rng: Source of randomness.
+    """
+    order = rng.permutation(len(origins))
+    held_out = order[np.isin(origins[order], ("validation", "new"))]
+    training = order[origins[order] == "training"]
+    if not len(held_out):
+        half = min(len(order), max_rows) // 2
+        return order[:half], order[half:max_rows]
+    if len(training) >= MIN_TRAINING_SHARE * len(held_out):
+        test = held_out[: max(int(MAX_TEST_SHARE * max_rows), max_rows - len(training))]
+        return test, training[: max_rows - len(test)]
+    n_used = min(len(held_out), max_rows)  # the baselines need about as many rows as they are scored on
+    train = np.append(training, held_out[n_used // 2 :])
+    return held_out[: n_used // 2], train[: max_rows - n_used // 2]
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The baselines, and the test rows on which the model is compared with them."""
+
+    baselines: list[Score]
+    is_compared: NDArray[np.bool_]
+    """Mask of the test rows that are compared, `(N,)`."""
+    atomic: tuple[str, ...]
+    """Names of continuous columns in which some values are frequent."""
+
+
+def _compare_with_baselines(est: FlowDensity, X: Table, n_test: int, of_test: Floats, random_state: int) -> _Comparison:
+    """Score the baselines, in the units of the data and with as many draws per discrete value as the model.
+
+    A frequent value of a continuous column, an atom, has a probability rather than a density. A baseline of which a
+    component shrinks to the atom would have any density there. Therefore baselines model the rows without atoms, times
+    the share of these rows, and are compared on such rows. Mixed columns, whose atoms are cells, need no exception.
+    """
     test, train = take_rows(X, np.arange(n_test)), take_rows(X, np.arange(n_test, len(X)))
     draws = [est.encode(test, random_state=draw) for draw in range(N_DRAWS if est.schema_.cells else 1)]
     z, log_volume = (np.stack(parts) for parts in zip(*draws, strict=True))
+    z_train, log_volume_train = est.encode(train)
+    # Values outside the bounds of a column, where densities are zero, are encoded as the bound: this is no atom.
+    atoms = [_find_atoms(values[np.isfinite(log_volume_train)]) for values in z_train.T]
+    atomic = tuple(name for name in est.schema_.names if any(len(atoms[k]) for k in est.schema_.positions(name)))
+    has_atom, has_atom_train = (
+        np.any([np.isin(values, some) for values, some in zip(rows.T, atoms, strict=True)], axis=0)
+        & np.isfinite(volumes)
+        for rows, volumes in ((z[0], log_volume[0]), (z_train, log_volume_train))
+    )
+    if (~has_atom).sum() < MIN_COMPARED_ROWS or (~has_atom_train).sum() < MIN_COMPARED_ROWS:
+        return _Comparison([], np.zeros(n_test, dtype=bool), atomic)
+    log_share = np.log((~has_atom_train).mean())
     scores = []
-    for baseline in fit_baselines(est.encode(train)[0], random_state=random_state):
-        log_density = logsumexp(baseline.log_density(z) + log_volume, axis=0) - np.log(len(draws))
-        scores.append(_make_score(baseline.name, baseline.detail, log_density, of_test))
-    return scores
+    for baseline in fit_baselines(z_train[~has_atom_train], random_state=random_state):
+        of_draws = baseline.log_density(z[:, ~has_atom]) + log_volume[:, ~has_atom] + log_share
+        log_density = logsumexp(of_draws, axis=0) - np.log(len(draws))
+        scores.append(_make_score(baseline.name, baseline.detail, log_density, of_test[~has_atom]))
+    return _Comparison(scores, ~has_atom, atomic)
+
+
+def _find_atoms(values: Floats) -> Floats:
+    """Frequent values of a feature. Discrete columns have none, as their values become random points of cells."""
+    distinct, counts = np.unique(values, return_counts=True)
+    return distinct[counts >= max(MIN_ATOM_ROWS, MIN_ATOM_SHARE * len(values))]
 
 
 def _make_score(name: str, detail: str, log_density: Floats, of_model: Floats) -> Score:
@@ -264,8 +349,9 @@ def _make_score(name: str, detail: str, log_density: Floats, of_model: Floats) -
 
 
 def _subtract_means(a: Floats, b: Floats) -> float:
-    """Difference of means; NaN if a value is infinite."""
-    return float(a.mean() - b.mean()) if np.isfinite(a).all() and np.isfinite(b).all() else np.nan
+    """Difference of means; NaN if a value is infinite, or one side is empty."""
+    is_defined = len(a) and len(b) and np.isfinite(a).all() and np.isfinite(b).all()
+    return float(a.mean() - b.mean()) if is_defined else np.nan
 
 
 def _standard_error(values: Floats) -> float:
@@ -278,6 +364,12 @@ def _draw_samples(est: FlowDensity, count: int, context: ContextTable | None, ra
     if context is None:
         return est.sample(count, random_state=random_state)
     return est.sample(1, context=context, random_state=random_state)
+
+
+def _compare_marginals(columns: Sequence[Column]) -> tuple[Marginal, ...]:
+    """Compare the marginal distributions, at a significance that holds for all columns together."""
+    marginals = [compare_marginal(column, SIGNIFICANCE / len(columns)) for column in columns]
+    return tuple(sorted(marginals, key=lambda marginal: -marginal.distance))
 
 
 def _take_judged(est: FlowDensity, columns: Sequence[Column], context: ContextTable | None, count: int) -> list[Column]:

@@ -6,17 +6,26 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from elflow.report._format import format_count, format_error, format_number
+from elflow.report._format import format_count, format_error, format_number, to_printable
+from elflow.report._pit import Pit
 from elflow.report.findings import Findings
 
-__all__ = ["AUC_LIMITS", "RESIDUAL_LIMITS", "Verdict", "judge"]
+__all__ = ["RESIDUAL_LIMITS", "Verdict", "auc_limits", "judge"]
 
 Level = Literal["good", "fair", "poor", ""]
 
-AUC_LIMITS = (0.6, 0.75)
-"""Upper limits of good and of fair, here and below: for the AUC of the two-sample test."""
+AUC_LIMITS = (0.55, 0.7)
+"""Upper limits of good and of fair, here and below: for the AUC of the two-sample test, at least. See `auc_limits`."""
+MAX_AUC_ERROR = 0.05
+"""Standard error of the AUC above which an AUC that may be 0.5 is not rated."""
 RESIDUAL_LIMITS = (1e-3, 1e-1)
 """For the inverse residual."""
+MARGINAL_LIMITS = (0.03, 0.1)
+"""For the distance between the real and the sampled distribution of a column, if chance does not explain it."""
+PIT_LIMITS = (0.0, 0.15)
+"""For the distance of PIT values from a uniform distribution, if chance does not explain it."""
+PIT_SIGNIFICANCE = 0.01
+"""p-value, for all columns together, up to which PIT values are not uniform."""
 GAP_LIMITS = (0.05, 0.2)
 """For the gap between training and validation rows, in nats per column."""
 SHIFT_LIMITS = (0.05, 0.25)
@@ -44,7 +53,7 @@ class Verdict:
 
 
 def judge(found: Findings) -> tuple[Verdict, ...]:
-    """Rate the log-likelihood, the gain over the baselines, the samples and the inverse.
+    """Rate the log-likelihood, the gain over the baselines, the worst column, calibration, samples and the inverse.
 
     Example:
         >>> import numpy
@@ -52,10 +61,30 @@ def judge(found: Findings) -> tuple[Verdict, ...]:
         >>> from elflow.tabular import FlowDensity
         >>> table = numpy.random.default_rng(0).normal(size=(100, 1))
         >>> found = measure(FlowDensity(max_steps=20, random_state=0).fit(table), table)
-        >>> [verdict.title for verdict in judge(found)]
-        ['Held-out log-likelihood', 'Gain over the best baseline', 'Two-sample test', 'Inverse residual']
+        >>> [verdict.title for verdict in judge(found)][:3]
+        ['Held-out log-likelihood', 'Gain over the best baseline', 'Worst column']
+        >>> [verdict.title for verdict in judge(found)][3:]
+        ['Calibration', 'Two-sample test', 'Inverse residual']
     """
-    return (_judge_likelihood(found), _judge_gain(found), _judge_samples(found), _judge_inverse(found))
+    return (
+        _judge_likelihood(found),
+        _judge_gain(found),
+        _judge_marginals(found),
+        _judge_calibration(found),
+        _judge_samples(found),
+        _judge_inverse(found),
+    )
+
+
+def auc_limits(error: float) -> tuple[float, float]:
+    """Upper limits of a good and of a fair AUC: those of many rows, or 0.5 plus two standard errors if that is more.
+
+    Example:
+        >>> auc_limits(0.01), auc_limits(0.04)
+        ((0.55, 0.7), (0.58, 0.7))
+    """
+    first, second = (max(limit, 0.5 + 2 * error) for limit in AUC_LIMITS)
+    return round(first, 3), round(second, 3)
 
 
 def _rate(value: float, limits: tuple[float, float], scale: float = 1.0) -> Literal["good", "fair", "poor"]:
@@ -64,8 +93,11 @@ def _rate(value: float, limits: tuple[float, float], scale: float = 1.0) -> Lite
 
 def _judge_likelihood(found: Findings) -> Verdict:
     score = found.scores[0]
-    level, reading = _judge_gap(found) if found.is_validation else _judge_shift(found)
-    if found.n_test < MIN_TEST_ROWS:
+    level, reading = _judge_gap(found) if found.n_training_rows else _judge_shift(found)
+    if not found.is_held_out:
+        known = "was trained on all rows" if found.n_training_rows else "may have been trained on the rows"
+        level, reading = "", f"The model {known} of this table: nothing follows about other rows."
+    elif found.n_test < MIN_TEST_ROWS:
         level, reading = "", _describe_few_rows(found)
     if found.n_impossible:
         level = "poor"
@@ -74,7 +106,8 @@ def _judge_likelihood(found: Findings) -> Verdict:
             f"{format_count(found.n_impossible, 'held-out row')} {verb} outside the bounds of the columns, where the "
             "density is zero."
         )
-    return Verdict("Held-out log-likelihood", format_number(score.mean, score.error), "nats per row", level, reading)
+    title = "Held-out log-likelihood" if found.is_held_out else "Log-likelihood, not held out"
+    return Verdict(title, format_number(score.mean, score.error), "nats per row", level, reading)
 
 
 def _judge_gap(found: Findings) -> tuple[Level, str]:
@@ -112,36 +145,87 @@ def _describe_few_rows(found: Findings) -> str:
 
 
 def _judge_gain(found: Findings) -> Verdict:
-    best = found.best_baseline
+    title, best = "Gain over the best baseline", found.best_baseline
+    if best is None:
+        reading = "Not compared: nearly all rows have values that are too frequent for a density."
+        return Verdict(title, "none", "nats per row", "", reading)
     name = f"{best.name[0].lower()}{best.name[1:]}".replace("gaussian", "Gaussian")
     slack = 2 * best.gain_error if math.isfinite(best.gain_error) else 0.0
     level: Level
-    if found.n_test < MIN_TEST_ROWS:
-        level, reading = "", _describe_few_rows(found)
+    if found.n_compared < MIN_TEST_ROWS:
+        level, reading = "", f"Only {format_count(found.n_compared, 'row')} to compare: too few for a conclusion."
     elif math.isnan(best.gain):
         level, reading = "", "Undefined, because some rows have a density of zero."
     elif best.gain > slack:
-        level, reading = "good", f"Better than the best baseline, a {name}."
+        level, reading = "good", f"This model is better than the best baseline, a {name}."
     elif best.gain >= -slack:
-        level, reading = "fair", f"Within two standard errors of the best baseline, a {name}."
+        level, reading = "fair", f"This model is within two standard errors of the best baseline, a {name}."
     else:
-        level, reading = "poor", f"A {name} is better: train longer, or use the {name} instead."
+        level, reading = "poor", f"This model is worse than a {name}: train longer, or use the {name} instead."
+    if found.n_compared < found.n_test:
+        reading += f" Compared on {found.n_compared:,} of {found.n_test:,} rows: see below."
     value = format_number(best.gain, best.gain_error, signed=True)
-    return Verdict("Gain over the best baseline", value, "nats per row", level, reading)
+    return Verdict(title, value, "nats per row; above 0 this model is better", level, reading)
+
+
+def _judge_marginals(found: Findings) -> Verdict:
+    worst = next((one for one in found.marginals if one.distance > one.limit), found.marginals[0])
+    is_chance = worst.distance <= worst.limit
+    level = "good" if is_chance else _rate(worst.distance, MARGINAL_LIMITS)
+    name = to_printable(worst.name)
+    reading = {
+        "good": f"{name}: sampled values are distributed like real ones, up to {worst.distance:.1%}.",
+        "fair": f"{name}: the distribution of sampled values differs somewhat from that of real ones.",
+        "poor": f"{name}: the distribution of sampled values differs from that of real ones.",
+    }[level]
+    if is_chance:
+        reading = f"{name}: a difference of up to {worst.limit:.1%} may be chance."
+    return Verdict("Worst column", f"{worst.distance:.1%}", "difference of real and sampled values", level, reading)
+
+
+def _judge_calibration(found: Findings) -> Verdict:
+    title, unit = "Calibration", "largest deviation of PIT values"
+    if not found.pits:
+        return Verdict(title, "none", unit, "", "No column has values to transform.")
+    worst = min(found.pits, key=lambda pit: (pit.p_value, -pit.distance))
+    value, name = f"{worst.distance:.1%}", to_printable(worst.name)
+    if worst.p_value * len(found.pits) >= PIT_SIGNIFICANCE:
+        reading = (
+            f"Conditional distributions agree with {format_count(len(worst.values), 'row')}: deviations may be chance."
+        )
+        return Verdict(title, value, unit, "good", reading)
+    level = _rate(worst.distance, PIT_LIMITS)
+    return Verdict(title, value, unit, level, f"{name}: its conditional distributions are {_describe_pit(worst)}.")
+
+
+def _describe_pit(pit: Pit) -> str:
+    """Describe in which respect PIT values differ most from a uniform distribution, in standard errors."""
+    count = len(pit.values)
+    shift = (pit.values.mean() - 1 / 2) / math.sqrt(1 / 12 / count)
+    spread = (pit.values.var() - 1 / 12) / math.sqrt(1 / 180 / count)
+    if max(abs(shift), abs(spread)) < 3:
+        return "of the wrong shape"
+    if abs(shift) > abs(spread):
+        return "too low" if shift > 0 else "too high"
+    return "too narrow" if spread > 0 else "too wide"
 
 
 def _judge_samples(found: Findings) -> Verdict:
     title, test = "Two-sample test", found.two_sample
     if test is None:
         return Verdict(title, "none", "AUC", "", "Too few rows to train a classifier.")
-    level = _rate(test.auc - 2 * test.error, AUC_LIMITS)
-    by = f", mainly by {test.top_columns[0][0]}" if test.top_columns else ""
+    value, unit, limits = format_number(test.auc, test.error), "AUC; 0.5 is ideal", auc_limits(test.error)
+    if test.error > MAX_AUC_ERROR and test.auc <= limits[0]:
+        reading = f"Only {format_count(test.n_rows, 'row')}: an AUC below {limits[0]:.2f} may be chance."
+        return Verdict(title, value, unit, "", reading)
+    level = _rate(test.auc, limits)
+    by = f", mainly by {to_printable(test.top_columns[0][0])}" if test.top_columns else ""
     reading = {
-        "good": "A classifier can hardly distinguish sampled rows from real rows.",
+        "good": f"A classifier of {format_count(test.n_rows, 'row')} can hardly distinguish sampled from real rows.",
         "fair": f"A classifier distinguishes some sampled rows from real rows{by}.",
         "poor": f"A classifier distinguishes sampled rows from real rows{by}.",
     }[level]
-    return Verdict(title, format_number(test.auc, test.error), "AUC; 0.5 is ideal", level, reading)
+    return Verdict(title, value, unit, level, reading)
 
 
 def _judge_inverse(found: Findings) -> Verdict:

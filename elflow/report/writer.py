@@ -28,9 +28,10 @@ def write(
 
     Arguments:
         est: A fitted `elflow.FlowDensity`.
-        X: A table with the columns that `est` was fitted to, `(N, columns)`. If it is the table that `est` was fitted
-            to, the model is judged by its validation rows. Any other table is split in half, and the baselines are
-            fitted to one half.
+        X: A table with the columns that `est` was fitted to, `(N, columns)`. Rows that `est` was trained on are
+            recognised, in any order. The model is judged by the other rows, and the baselines are fitted to the
+            training rows. Without enough of these, the other rows are split in half, and the baselines are fitted to
+            one half.
         path: The file to write, which is overwritten.
         context: The context of each row, if the model has one.
         max_rows: Maximum number of rows to use, chosen at random. By default as many as take about half a minute.

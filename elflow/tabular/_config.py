@@ -21,7 +21,7 @@ __all__ = ["get_config", "min_config_numbers", "set_config"]
 
 D = TypeVar("D", bound="FlowDensity")
 
-FITTED = ["options_", "n_rows_", "n_parameters_", "seed_", "fingerprint_"]
+FITTED = ["options_", "n_rows_", "n_parameters_", "seed_", "warnings_"]
 """Fitted attributes that are stored unchanged."""
 
 
@@ -35,7 +35,8 @@ def get_config(density: FlowDensity) -> dict[str, Any]:
         "schema": density.schema_.to_dict(),
         "context_schema": None if context_schema is None else context_schema.to_dict(),
         "fitted": _encode_activations({name: getattr(density, name) for name in FITTED}, "options_"),
-        "training_scores": density.training_scores_.tolist(),
+        "hash_limit": None if density.row_hashes_ is None else density.row_hashes_.limit,
+        "reference_scores": density.reference_scores_.tolist(),
     }
 
 
@@ -49,7 +50,7 @@ def set_config(density: D, config: dict[str, Any], training: dict[str, Any] | No
     density.context_schema_ = None if context_schema is None else Schema.from_dict(context_schema)
     for name in FITTED:
         setattr(density, name, config["fitted"][name])
-    density.training_scores_ = np.array(config["training_scores"], np.float64)
+    density.reference_scores_ = np.array(config["reference_scores"], np.float64)
     density.n_features_in_ = len(schema.columns)
     if schema.table != "numpy":
         density.feature_names_in_ = np.array(schema.names, dtype=object)

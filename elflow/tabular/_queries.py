@@ -27,14 +27,15 @@ MAX_CONDITIONAL_ROWS = 2**12
 class ConditionalQueries(TableEstimator):
     """Methods of a fitted density that condition one column on all others."""
 
-    def conditional(self, X: Table, column: Hashable, context: ContextTable | None = None) -> Conditional:
+    def conditional(self, X: Table | None, column: Hashable, context: ContextTable | None = None) -> Conditional:
         """Conditional distribution of a column in each row, given all other columns and the context.
 
         `conditional_cdf` and `conditional_quantile` use it a few thousand rows at a time. Here all rows are in memory
         at once, about 4 KB each.
 
         Arguments:
-            X: The table, `(N, columns)`. Values of the column itself are ignored, and may be missing or left out.
+            X: The table, `(N, columns)`. Values of the column itself are ignored, and may be missing or left out. None
+                if there are no other columns.
             column: Name of the column; its number if the table has no names.
             context: Context of the rows, a table of N rows, if the density was fitted with one.
 
@@ -46,7 +47,7 @@ class ConditionalQueries(TableEstimator):
             (3, 1)
         """
         check_is_fitted(self, "model_")
-        frame = self._as_frame(X)
+        frame = self._as_frame(self._make_rows(self._column_name(column), context) if X is None else X)
         c = encode_context(self.context_schema_, self._as_context(context, len(frame)))
         return condition(self.model_, self.schema_, self._column_name(column), frame, c)
 
@@ -78,14 +79,15 @@ class ConditionalQueries(TableEstimator):
         return np.concatenate(parts)
 
     def conditional_quantile(
-        self, X: Table, column: Hashable, q: ArrayLike, context: ContextTable | None = None
+        self, X: Table | None, column: Hashable, q: ArrayLike, context: ContextTable | None = None
     ) -> NDArray[Any]:
         """Quantiles of a column in each row, given all other columns and the context.
 
         Arguments:
-            X: The table, `(N, columns)`. Values of the column itself are ignored, and may be missing or left out.
+            X: The table, `(N, columns)`. Values of the column itself are ignored, and may be missing or left out. None
+                if there are no other columns: quantiles are then given the context only.
             column: Name of the column; its number if the table has no names.
-            q: A probability in (0, 1), or K of them, `(K,)`.
+            q: A probability in (0, 1), or K of them for all rows, `(K,)`, or for each row, `(N, K)`.
             context: Context of the rows, a table of N rows, if the density was fitted with one.
 
         Returns:
@@ -98,12 +100,32 @@ class ConditionalQueries(TableEstimator):
             >>> low, high = density.conditional_quantile(table[:5], 1, [0.05, 0.95]).T
             >>> bool((low < high).all())
             True
+            >>> density.conditional_quantile(table[:2], 1, [[0.1], [0.9]]).shape  # one probability for each row
+            (2, 1)
         """
         check_is_fitted(self, "model_")
         name, probabilities = self._check_quantile_arguments(column, q)
-        blocks = self._iter_conditionals(X, name, context)
-        values = np.concatenate([conditional.quantile(np.atleast_1d(probabilities)) for _, conditional in blocks])
+        if X is None:
+            X = self._make_rows(name, context)
+        frame = self._as_frame(X)
+        if probabilities.ndim == 2 and len(probabilities) != len(frame):
+            raise ValueError(f"q must have one row for each of the {len(frame)} rows of X, got {len(probabilities)}")
+        of_rows = np.broadcast_to(probabilities, (len(frame), probabilities.shape[-1] if probabilities.ndim else 1))
+        starts = range(0, max(1, len(frame)), MAX_CONDITIONAL_ROWS)
+        blocks = zip(starts, self._iter_conditionals(X, name, context), strict=True)
+        values = np.concatenate(
+            [conditional.quantile(of_rows[start : start + len(rows)]) for start, (rows, conditional) in blocks]
+        )
         return values[:, 0] if probabilities.ndim == 0 else values
+
+    def _make_rows(self, name: str, context: ContextTable | None) -> Table:
+        """Rows of a density of one column, with any value: one row, or one for each row of the context."""
+        if others := [other for other in self.schema_.names if other != name]:
+            raise ValueError(f"X must be a table of the columns conditioned on, {others}, got None")
+        context_frame = self._as_context(context)
+        count = 1 if context_frame is None else len(context_frame)
+        values = self.schema_.column(name).decode(np.zeros(count)).to_frame(name)
+        return values.to_numpy() if self.schema_.table == "numpy" else values
 
     def pit_values(
         self,
@@ -161,7 +183,7 @@ class ConditionalQueries(TableEstimator):
         if is_number or not isinstance(column, Hashable):
             raise TypeError(f"column must be the name or the number of a column, got {column!r}: {order}")
         name = self._column_name(column)
-        if probabilities.ndim > 1 or not ((probabilities > 0) & (probabilities < 1)).all():
+        if probabilities.ndim > 2 or not ((probabilities > 0) & (probabilities < 1)).all():
             raise ValueError(f"q must be one or several probabilities in (0, 1), got {q!r}")
         return name, probabilities
 

@@ -88,8 +88,9 @@ class Conditional:
         return _interpolate(z, self.knots, self.cumulative)
 
     def quantile(self, q: FloatArray | list[float]) -> NDArray[Any]:
-        """Quantiles of the column in each row, `(N, K)`, for probabilities q in (0, 1), `(K,)`."""
-        z = np.stack([np.interp(q, total, knots) for total, knots in zip(self.cumulative, self.knots, strict=True)])
+        """Quantiles of the column in each row, `(N, K)`, for probabilities q in (0, 1), `(K,)` or `(N, K)`."""
+        q = np.broadcast_to(np.asarray(q, np.float64), (len(self.knots), np.shape(q)[-1]))
+        z = np.reshape([np.interp(*row) for row in zip(q, self.cumulative, self.knots, strict=True)], q.shape)
         columns = [self.column.decode(z[:, k]).to_numpy() for k in range(z.shape[1])]
         return np.stack(columns, 1)
 

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from elflow._checks import check_count
-from elflow._model_file import write_model
+from elflow._checks import check_count, record_warnings
+from elflow._model_file import ModelFile, fill_module, write_model
 from elflow.flows.dequantization import Dequantized
+from elflow.tabular._anomaly import rank_log_density, select_reference, summarize_log_density
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._config import get_config, min_config_numbers, set_config
 from elflow.tabular._defaults import check_parameters, default_options, default_recipe, default_whiten
@@ -34,7 +35,8 @@ from elflow.tabular._flow import (
 from elflow.tabular._kinds import Declaration
 from elflow.tabular._queries import ConditionalQueries
 from elflow.tabular._random import RandomState, as_generator
-from elflow.tabular.frames import ContextTable, Table, as_frame, digest, fingerprint, table_kind
+from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
+from elflow.tabular.frames import ContextTable, Table, digest, table_kind
 from elflow.tabular.schema import Schema
 from elflow.training import Recipe, fit
 
@@ -44,10 +46,8 @@ MIN_ROWS = 5
 """Minimum number of rows in fit."""
 N_DRAWS = 16
 """Default number of points of each cell from which its probability is estimated."""
-MAX_RANKED_ROWS = 5_000
-"""Maximum number of training rows that anomaly scores rank rows among."""
-N_PERCENTILES = 1_000
-"""Number of quantiles that are stored of these rows' log-densities."""
+ROW_HASHES = "row_hashes"
+"""Name of the hashes of rows among the tensors of a model file."""
 
 
 class FlowDensity(DensityMixin, ConditionalQueries):
@@ -84,6 +84,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         context_schema_: The columns of the context, or None.
         model_: The fitted flow over encoded rows.
         training_: The record of the training, an `elflow.training.Training`: history, seconds, reason for stopping.
+        warnings_: Texts of the warnings about the table, which the report repeats.
+        row_hashes_: Hashes of the fitted rows, by which `row_origin` recognises them; None to store none in a file.
         n_features_in_: Number of columns.
         feature_names_in_: Names of the columns, if the table has names.
 
@@ -185,9 +187,9 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             self._infer_schemas(X, frame, context_frame)
         self.n_rows_ = len(frame)
         self.seed_ = seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.fingerprint_ = fingerprint(frame)
         rows = self._encode(frame, context_frame, weight)
         is_validation = torch.from_numpy(split_mask(len(frame), self.validation, seed))
+        self.row_hashes_: RowHashes | None = RowHashes.fit(self.schema_, frame, is_validation.numpy())
         training_rows = rows.take(~is_validation)
         options, recipe = self._resolve_settings(len(training_rows))
         with torch.random.fork_rng(devices=[]):
@@ -206,15 +208,14 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             recipe,
             seed=seed,
             checkpoint=checkpoint,
-            fingerprint=digest(self.fingerprint_, context_frame, weight, json.dumps(settings, default=str)),
+            fingerprint=digest(frame, context_frame, weight, json.dumps(settings, default=str)),
             log_dir=self.log_dir,
             verbose=self.verbose,
         )
         self.options_ = options
         self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
-        ranked = np.random.RandomState(seed).permutation(np.flatnonzero(~is_validation.numpy()))[:MAX_RANKED_ROWS]
-        log_density = score_rows(self.model_, rows.take(torch.from_numpy(ranked)), N_DRAWS)
-        self.training_scores_ = np.quantile(log_density, np.linspace(0, 1, min(N_PERCENTILES, len(log_density))))
+        reference = torch.from_numpy(select_reference(is_validation.numpy(), seed))
+        self.reference_scores_ = summarize_log_density(score_rows(self.model_, rows.take(reference), N_DRAWS))
         return self
 
     def fit_schema(self, X: Table, context: ContextTable | None = None) -> FlowDensity:
@@ -275,7 +276,12 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         return float(self.score_samples(X, context).mean())
 
     def anomaly_score(self, X: Table, context: ContextTable | None = None) -> FloatArray:
-        """Percentage of training rows with a higher density than each row, `(N,)`: 100 for the least likely rows.
+        """Anomaly score of each row, `(N,)`: a strictly decreasing function of its log-density.
+
+        Up to 100, the score is the percentage of reference rows that are more likely. These are the validation rows of
+        training, or all fitted rows if there are fewer than 100 of those. Rows less likely than all of them score above
+        100: each further point means that rows as unlikely are ten times as rare, extrapolated with an exponential
+        tail. A row with density zero scores 1e300. ROC curves are those of `-score_samples`.
 
         Arguments:
             X: The table, `(N, columns)`.
@@ -284,16 +290,16 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         Example:
             >>> table = np.random.default_rng(0).normal(size=(200, 2))
             >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
-            >>> density.anomaly_score(np.array([[20.0, -20.0]]))
-            array([100.])
+            >>> usual, odd, odder = density.anomaly_score(np.array([[0.0, 0.0], [5.0, -5.0], [20.0, -20.0]]))
+            >>> bool(usual < 100 < odd < odder)
+            True
         """
         return self.percentiles(self.score_samples(X, context))
 
     def percentiles(self, log_density: ArrayLike) -> FloatArray:
         """Anomaly scores of rows whose log-densities `(N,)` are known, `(N,)`: see `anomaly_score`."""
         check_is_fitted(self, "model_")
-        shares = np.linspace(0, 100, len(self.training_scores_))
-        return 100 - np.interp(np.asarray(log_density), self.training_scores_, shares, left=0, right=100)
+        return rank_log_density(log_density, self.reference_scores_)
 
     def sample(self, n: int = 1, context: ContextTable | None = None, random_state: RandomState = None) -> Any:
         """Sample new rows, in a table of the same library, columns and dtypes as the fitted table.
@@ -345,21 +351,47 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             for start in range(0, len(z), block):
                 yield self.schema_.decode(z[start : start + block])
 
+    def row_origin(self, X: Table) -> NDArray[np.str_]:
+        """Origin of each row: `"training"` or `"validation"` if the density was fitted to it, otherwise `"new"`.
+
+        Rows are recognised by hashes of the values of the fitted columns. Other columns, the order of columns and rows,
+        dtypes, the library of the table and the context do not matter. If more than two million rows were fitted, some
+        rows may be `"unknown"`.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+
+        Returns:
+            Origins, `(N,)`.
+
+        Example:
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table[:100])
+            >>> origins, counts = np.unique(density.row_origin(table), return_counts=True)
+            >>> origins.tolist(), counts.tolist()
+            (['new', 'training', 'validation'], [100, 90, 10])
+        """
+        check_is_fitted(self, "model_")
+        frame = self._as_frame(X)
+        if self.row_hashes_ is None:
+            return np.full(len(frame), UNKNOWN, dtype="<U10")
+        return self.row_hashes_.find_origins(hash_rows(self.schema_, frame))
+
     def validation_mask(self, X: Table) -> BoolArray | None:
-        """Mask of the validation rows of training, `(N,)`, if X is the fitted table; None for any other table.
+        """Mask of the rows of X that were validation rows of training, `(N,)`; None if the density saw no row of X.
+
+        Rows are recognised in any order: see `row_origin`, which also tells training rows from new rows.
 
         Example:
             >>> table = np.random.default_rng(0).normal(size=(200, 2))
             >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
-            >>> int(density.validation_mask(table).sum())
+            >>> int(density.validation_mask(table[::-1]).sum())
             20
             >>> density.validation_mask(table + 1) is None
             True
         """
-        check_is_fitted(self, "model_")
-        frame = as_frame(X)
-        is_fitted_table = len(frame) == self.n_rows_ and fingerprint(frame) == self.fingerprint_
-        return split_mask(len(frame), self.validation, self.seed_) if is_fitted_table else None
+        origins = self.row_origin(X)
+        return None if np.isin(origins, (NEW, UNKNOWN)).all() else origins == VALIDATION
 
     def encode(self, X: Table, random_state: RandomState = 0) -> tuple[FloatArray, FloatArray]:
         """Encode rows as the numbers z that the flow models, with a random point of each cell.
@@ -422,7 +454,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             True
         """
         check_is_fitted(self, "model_")
-        write_model(Path(path), "FlowDensity", self.config, self.model_, self.training_.to_dict(), notes)
+        extra = {} if self.row_hashes_ is None else {ROW_HASHES: self.row_hashes_.to_tensor()}
+        write_model(Path(path), "FlowDensity", self.config, self.model_, self.training_.to_dict(), notes, extra)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -430,9 +463,14 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         return get_config(self)
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], training: dict[str, Any] | None) -> FlowDensity:
-        """Build a density from the configuration and the training record of another one, with initial weights."""
-        return set_config(cls(**config["parameters"]), config, training)
+    def from_file(cls, file: ModelFile) -> FlowDensity:
+        """Build a density from the content of a model file."""
+        density = set_config(cls(**file.config["parameters"]), file.config, file.training)
+        tensors = dict(file.tensors)
+        hashes = tensors.pop(ROW_HASHES, None)
+        density.row_hashes_ = None if hashes is None else RowHashes.from_tensor(hashes, file.config["hash_limit"])
+        fill_module(density.model_, tensors)
+        return density
 
     @staticmethod
     def min_numbers(config: dict[str, Any]) -> int:
@@ -440,9 +478,13 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         return min_config_numbers(config)
 
     def _infer_schemas(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> None:
-        """Set the schemas of the table and of its context."""
-        self.schema_ = Schema.fit(frame, self.columns, self.missing).with_labels_of(X)
-        self.context_schema_ = None if context is None else Schema.fit(context, None, self.missing, infer_bounds=False)
+        """Set the schemas of the table and of its context, and the warnings about their columns."""
+        with record_warnings() as messages:
+            self.schema_ = Schema.fit(frame, self.columns, self.missing).with_labels_of(X)
+            self.context_schema_ = (
+                None if context is None else Schema.fit(context, None, self.missing, infer_bounds=False)
+            )
+        self.warnings_ = messages
 
     def _digest_schema_input(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> str:
         """Digest of everything that the schemas depend on."""

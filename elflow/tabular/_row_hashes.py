@@ -1,0 +1,151 @@
+"""Hashes of rows, by which a fitted density recognises its training and validation rows in any table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elflow._checks import check_count
+from elflow.tabular._arrays import BoolArray
+from elflow.tabular.columns import Column
+from elflow.tabular.schema import Schema
+
+__all__ = ["NEW", "TRAINING", "UNKNOWN", "VALIDATION", "RowHashes", "hash_rows"]
+
+NEW, TRAINING, VALIDATION, UNKNOWN = "new", "training", "validation", "unknown"
+"""Origins of rows: see `FlowDensity.row_origin`."""
+
+N_HASHES = 2**31
+"""Number of different hashes: 31 bits, so that a hash and the kind of its row fit into 32."""
+MAX_HASHES = 2**21
+"""Number of fitted rows above which only rows with small hashes are stored; at most twice as many are."""
+N_ERRORS = 3.0
+"""Number of standard errors by which more rows must be recognised than repeat others by chance."""
+
+Codes = NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class RowHashes:
+    """Hashes of the rows that a density was fitted to, of 4 bytes each.
+
+    Rows are compared by the values of the fitted columns: neither other columns nor the order of columns and rows, the
+    dtypes or the library of the table matter. Numbers are compared in single precision.
+
+    Of a very large table only the rows whose hash is below `limit` are stored; those of another table are then
+    recognised among the rows with such hashes.
+
+    Example:
+        >>> frame = pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "z"]})
+        >>> schema = Schema.fit(frame)
+        >>> hashes = RowHashes.fit(schema, frame, np.array([False, False, True]))
+        >>> hashes.find_origins(hash_rows(schema, pd.DataFrame({"b": ["z", "x", "x"], "a": [3.0, 1.0, 2.0]}))).tolist()
+        ['validation', 'training', 'new']
+    """
+
+    codes: Codes
+    """For each stored row in the order of the table, twice its hash, plus 1 for a validation row, `(rows,)`."""
+    limit: int = N_HASHES
+    """Hashes from which on rows are not stored."""
+
+    @classmethod
+    def fit(cls, schema: Schema, frame: pd.DataFrame, is_validation: BoolArray) -> RowHashes:
+        """Hash the rows of a fitted table, `(N, columns)`, with a mask of its validation rows, `(N,)`."""
+        hashes = hash_rows(schema, frame)
+        limit = N_HASHES if len(hashes) <= MAX_HASHES else N_HASHES * MAX_HASHES // len(hashes)
+        while (hashes < limit).sum() > 2 * MAX_HASHES:  # a frequent row has one of the small hashes
+            limit //= 2
+        is_stored = hashes < limit
+        return cls(2 * hashes[is_stored] + is_validation[is_stored].astype(np.uint32), limit)
+
+    @property
+    def _fitted(self) -> Codes:
+        """Hashes of the stored rows, `(rows,)`."""
+        return (self.codes >> 1).astype(np.uint32)
+
+    def to_tensor(self) -> Tensor:
+        """The hashes as a tensor for a file."""
+        return torch.from_numpy(self.codes.view(np.int32))
+
+    @classmethod
+    def from_tensor(cls, codes: Tensor, limit: int) -> RowHashes:
+        """Build the hashes from the result of `to_tensor` and their limit."""
+        if codes.dtype != torch.int32 or codes.ndim != 1:
+            raise ValueError(f"hashes of rows must be int32 in one dimension, got {codes.dtype} in {codes.ndim}")
+        return cls(codes.numpy().view(np.uint32), check_count("hash_limit", limit))
+
+    def find_origins(self, hashes: Codes) -> NDArray[np.str_]:
+        """Origin of rows with these hashes, `(N,)`: new, training, validation, or unknown.
+
+        The second of equal rows is the second of the equal fitted rows, and so on: a table that repeats a fitted row
+        more often than the fitted table has new rows. Rows of few discrete columns are often equal by chance. If no
+        more rows are recognised than by chance, all rows are new.
+        """
+        origins = np.full(len(hashes), NEW, dtype="<U10")
+        is_known = hashes < self.limit
+        fitted, known = self._fitted, hashes[is_known]
+        if not len(known) or not len(fitted):
+            return origins
+        keys, fitted_keys = _number_repeats(known), _number_repeats(fitted)
+        order = np.argsort(fitted_keys)
+        places = order[np.searchsorted(fitted_keys, keys, sorter=order).clip(max=len(fitted) - 1)]
+        is_found = fitted_keys[places] == keys
+        is_contained = is_found.all() or is_found.sum() == len(fitted)  # one table is a part of the other
+        if is_contained or self._exceeds_chance(np.isin(known, fitted)):
+            kinds = np.where(self.codes[places] % 2, VALIDATION, TRAINING)
+            origins[is_known] = np.where(is_found, kinds, NEW)
+            origins[~is_known] = UNKNOWN
+        return origins
+
+    def _exceeds_chance(self, is_repeated: BoolArray) -> bool:
+        """Whether more rows of a table repeat a fitted row than fitted rows repeat each other."""
+        fitted = self._fitted
+        _, inverse, counts = np.unique(fitted, return_inverse=True, return_counts=True)
+        chance = min(1.0, float((counts[inverse] > 1).mean()) + len(fitted) / self.limit)
+        error = np.sqrt(chance * (1 - chance) * (1 / len(fitted) + 1 / len(is_repeated)))
+        return bool(is_repeated.mean() > chance + N_ERRORS * error)
+
+
+def hash_rows(schema: Schema, frame: pd.DataFrame) -> Codes:
+    """Hash the values of the columns of a schema, `(N,)`, each below `N_HASHES`.
+
+    Example:
+        >>> frame = pd.DataFrame({"a": [1, 2], "b": ["x", "y"]})
+        >>> other = pd.DataFrame({"b": pd.Categorical(["x", "y"]), "c": 0, "a": [1.0, 2.0]})
+        >>> schema = Schema.fit(frame)
+        >>> bool((hash_rows(schema, frame) == hash_rows(schema, other)).all())
+        True
+    """
+    frame = schema.align(frame)
+    values = pd.DataFrame({str(i): _normalize(column, frame[column.name]) for i, column in enumerate(schema.columns)})
+    return (pd.util.hash_pandas_object(values, index=False).to_numpy() >> 33).astype(np.uint32)
+
+
+def _normalize(column: Column, values: pd.Series) -> NDArray[np.generic]:
+    """Values that do not depend on the dtype of the column: text, seconds, or numbers in single precision."""
+    if column.kind == "datetime":
+        times = pd.to_datetime(values, utc=True, errors="coerce").dt.tz_localize(None)
+        return times.to_numpy().astype("datetime64[us]").astype(np.int64)
+    if column.levels is not None and not all(isinstance(level, Real | np.bool_) for level in column.levels):
+        codes, distinct = pd.factorize(values.astype(object))  # the text of each distinct value is made once
+        return np.array([*map(str, distinct), ""], dtype=object)[codes]
+    numbers = pd.to_numeric(values.astype(object), errors="coerce") if values.dtype == "category" else values
+    numbers = pd.to_numeric(numbers, errors="coerce")
+    with np.errstate(over="ignore"):  # numbers above 3e38 become infinite, which does no harm here
+        x = numbers.astype("Float64").to_numpy(np.float64, na_value=np.nan).astype(np.float32)
+    return np.where(np.isnan(x), np.float32(np.nan), x + np.float32(0))  # one NaN, and no negative zero
+
+
+def _number_repeats(hashes: Codes) -> NDArray[np.uint64]:
+    """Unique numbers of rows: the hash, and how many rows before have the same."""
+    order = np.argsort(hashes, kind="stable")
+    _, starts, counts = np.unique(hashes[order], return_index=True, return_counts=True)
+    repeats = np.empty(len(hashes), np.uint64)
+    repeats[order] = np.arange(len(hashes)) - np.repeat(starts, counts)
+    return (hashes.astype(np.uint64) << np.uint64(32)) | repeats
