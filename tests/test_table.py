@@ -131,12 +131,34 @@ def test_warp_is_increasing_and_its_slope_right(draw, bounds):
     assert np.allclose(numerical[inner], log_slope[inner], atol=1e-3)
 
 
-def test_heavy_tails_do_not_ruin_the_rest():
+@pytest.mark.parametrize("outlier", [1e6, 1e12, 1e13, 1e20, 1e36, -1e300])
+def test_heavy_tails_do_not_ruin_the_rest(outlier):
     rng = np.random.default_rng(0)
-    warp = Warp.fit(np.append(rng.normal(size=1000), 1e12), UNBOUNDED)
+    warp = Warp.fit(np.append(rng.normal(size=1000), outlier), UNBOUNDED)
     z = warp(rng.normal(size=1000))[0]
     assert 0.5 < z.std() < 2
-    assert abs(warp(np.array([1e12]))[0][0]) < 50
+    assert abs(warp(np.array([outlier]))[0][0]) < 20
+
+
+def test_scale_follows_the_bulk_of_the_values():
+    rng = np.random.default_rng(0)
+    warp = Warp.fit(1e6 + 1e-7 * rng.normal(size=2000), UNBOUNDED)
+    assert warp.scale == pytest.approx(1e-7, rel=0.1)
+    huge = rng.uniform(0.5, 1, 120) * 1.7e308
+    warp = Warp.fit(huge, [*UNBOUNDED, (0, np.inf)])
+    assert np.allclose(warp.inverse(warp(huge)[0]), huge)
+
+
+def test_clusters_far_apart_keep_their_resolution():
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=500), rng.normal(1e9, 1, 500), rng.normal(2e9, 1e-4, 500)]
+    x = np.append(np.concatenate(parts), 1e20)
+    warp = Warp.fit(x, UNBOUNDED)
+    assert warp.base == "clusters"
+    z = warp(x)[0].astype(np.float32)
+    assert len(np.unique(z)) > 0.99 * len(x)
+    for part in parts:
+        assert np.abs(warp.inverse(warp(part)[0]) - part).max() < 1e-5
 
 
 def test_bounds_are_found_only_where_they_help():

@@ -57,7 +57,7 @@ class Column:
     missing: float = 0.0
     """Share of missing values; 0 if missing values are not modelled."""
     bounds: tuple[float, float] | None = None
-    """Declared bounds of integers; the probability outside is zero."""
+    """Declared bounds of numbers; the density outside is zero. Inferred bounds are those of `map`, and are soft."""
     ordered: bool = False
     """Whether the categories have an order."""
     unit: str = "ns"
@@ -98,6 +98,7 @@ class Column:
                 facts |= {"kind": "category", "levels": tuple(distinct.tolist())}
             elif declared is not None or (step := _kinds.find_decimal_step(x, distinct)) is None:
                 _kinds.warn_about_atoms(name, x)
+                facts["bounds"] = bounds
                 return cls(map=Warp.fit(x, _kinds.candidate_bounds(name, x, bounds, infer_bounds)), **facts)
             else:
                 facts["step"] = step
@@ -149,10 +150,11 @@ class Column:
                 offset[~is_missing] = np.where(is_outside, -np.inf, 0.0)
         else:
             x = self._to_floats(present)
-            is_inside = (x >= self.map.low) & (x <= self.map.high)
-            low[~is_missing], log_slope = self.map(np.clip(x, self.map.low, self.map.high))
+            low[~is_missing], offset[~is_missing] = self.map(x)
             width[~is_missing] = 0.0
-            offset[~is_missing] = np.where(is_inside, log_slope, -np.inf)
+            if self.bounds is not None:
+                is_outside = (x < self.bounds[0]) | (x > self.bounds[1])
+                offset[~is_missing] = np.where(is_outside, -np.inf, offset[~is_missing])
         return low, width, offset
 
     def encode_midpoints(self, values: pd.Series) -> FloatArray:
