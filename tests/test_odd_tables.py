@@ -107,9 +107,17 @@ def test_python_dates():
     assert small().fit(pl.DataFrame({"day": days, "x": frame["x"].to_numpy()})).sample(3).shape == (3, 2)
 
 
-def test_atoms_of_continuous_columns_give_a_warning():
-    frame = pd.DataFrame({"rain": np.where(RNG.random(300) < 0.6, 0.0, RNG.lognormal(size=300))})
-    message = r"column 'rain' is continuous, but \d+% of its values are 0"
+@pytest.mark.parametrize(
+    ("values", "fill"),
+    [
+        (np.append(RNG.normal(size=299), 1e36), "1e\\+36"),
+        (np.where(RNG.random(300) < 0.1, -999.0, RNG.normal(size=300)), "-999"),
+        (np.where(RNG.random(300) < 0.1, 1e20, RNG.lognormal(size=300)), "1e\\+20"),
+    ],
+)
+def test_fill_values_give_a_warning(values, fill):
+    frame = pd.DataFrame({"rain": values})
+    message = f"column 'rain' has values far from all others: {fill}. If they stand for missing values"
     for call in (lambda: Schema.fit(frame), lambda: small().fit(frame)):
         with pytest.warns(UserWarning, match=message) as caught:
             call()
@@ -165,4 +173,7 @@ def test_conditioning_on_impossible_values_is_an_error():
     density = small(columns={"x": (0, 1)}).fit(frame)
     with pytest.raises(ValueError, match="bounds of the columns conditioned on, got 1 rows outside"):
         density.conditional_quantile(frame.head(5).assign(x=[0.5, 2.0, 0.5, 0.5, 0.5]), "y", 0.5)
-    assert density.score_samples(frame.head(1).assign(x=2.0))[0] == -np.inf
+    message = r"column 'x' has 1 value outside its declared bounds \(0.0, 1.0\), first 2 in row 1: the density"
+    with pytest.warns(UserWarning, match=message) as caught:
+        assert density.score_samples(frame.head(2).assign(x=[0.5, 2.0])).tolist()[1] == -np.inf
+    assert len(caught) == 1

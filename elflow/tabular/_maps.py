@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from elflow.tabular._arrays import FloatArray, IntArray
 
-__all__ = ["Steps", "Warp"]
+__all__ = ["Steps", "Warp", "robust_scale"]
 
 MAX_WARP_ROWS = 20_000
 """Maximum number of values that a warp is selected on."""
@@ -121,7 +121,7 @@ class Warp:
         warp = cls(base, low, high, unit, 0.0, 1.0, False, knots=knots if base == "clusters" else ())
         y = warp._unbound(x)[0]
         median = float(np.quantile(y, 0.5))
-        scale = _robust_scale(y)
+        scale = robust_scale(y)
         # The linear part of b begins far below all values, where a normal distribution has no mass that matters.
         with np.errstate(over="ignore"):
             reach = np.multiply(scale, np.sinh(BOUND_REACH) if heavy else BOUND_REACH)
@@ -243,7 +243,7 @@ def _bases_for(low: float, high: float) -> list[str]:
     return [["identity", "clusters"], ["log", "softplus"], ["logit"]][n_bounds]
 
 
-def _robust_scale(y: FloatArray) -> float:
+def robust_scale(y: FloatArray) -> float:
     """Standard deviation of a normal distribution with the interquartile range of y, or a wider range if that is 0."""
     for tail in (0.25, 0.1, 0.02, 0.0):
         low, high = (float(end) for end in np.quantile(y, [tail, 1 - tail]))
@@ -261,7 +261,7 @@ def _log_with_tangent(d: FloatArray, margin: float) -> tuple[FloatArray, FloatAr
 
 
 def _interpolate_linearly(x: FloatArray, knots: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Piecewise linear function through knots `(K, 2)`, with the outer slopes beyond, and the logarithm of its slope."""
+    """Piecewise linear function through knots `(K, 2)`, with the outer slopes beyond, and its log-slope."""
     slopes = np.diff(knots[:, 1]) / np.diff(knots[:, 0])
     piece = np.clip(np.searchsorted(knots[:, 0], x, side="right") - 1, 0, len(slopes) - 1)
     with np.errstate(over="ignore"):
@@ -297,7 +297,7 @@ def find_cluster_knots(x: FloatArray) -> tuple[tuple[float, float], ...]:
         width = float(cluster[-1] - cluster[0])
         left, right = float(cluster[0]) - width, float(cluster[-1]) + width
         knots.append((left, y))
-        y += (right - left) / (_robust_scale(cluster) * NORMAL_IQR)
+        y += (right - left) / (robust_scale(cluster) * NORMAL_IQR)
         knots.append((right, y))
         y += CLUSTER_GAP
     is_rising = (np.diff(np.array(knots), axis=0) > 0).all()

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtr
 
+from elflow._checks import warn_user
 from elflow.flows.dequantization import Cells
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._kinds import Declaration
 from elflow.tabular.columns import Column, shorten
 from elflow.tabular.frames import Table, as_frame, from_frame, table_kind
 
-__all__ = ["Schema"]
+__all__ = ["OutsideBoundsWarning", "Schema"]
 
 MAX_ONE_HOT = 32
 """Maximum number of categories of a context column that is one-hot encoded."""
@@ -24,6 +24,10 @@ MAX_COLUMNS_SHOWN = 16
 """Maximum number of columns in the text of a schema."""
 MAX_NAME_SHOWN, MAX_VALUES_SHOWN = 30, 50
 """Maximum number of characters of a column's name, and of its values, in the text of a schema."""
+
+
+class OutsideBoundsWarning(UserWarning):
+    """Warning about values outside the declared bounds of a column, whose log-density is minus infinity."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,7 +88,7 @@ class Schema:
 
     @property
     def features(self) -> int:
-        """Number of numbers per row that a flow models: one per column, two where missing values are modelled."""
+        """Number of numbers per row that a flow models: one per column, two if it has atoms or missing values."""
         return len(self._is_exact())
 
     @property
@@ -98,6 +102,12 @@ class Schema:
         return [i for i, is_exact in enumerate(self._is_exact()) if not is_exact]
 
     @property
+    def numeric(self) -> list[int]:
+        """Positions of the features z of columns of numbers and datetimes, whose order and distances have a meaning."""
+        kinds = ("continuous", "integer", "datetime")
+        return [self.positions(column.name)[-1] for column in self.columns if column.kind in kinds]
+
+    @property
     def context_features(self) -> int:
         """Number of numbers per row that `encode_context` returns."""
         return sum(self._one_hot_size(column) or 1 for column in self.columns) + sum(
@@ -108,7 +118,7 @@ class Schema:
         """Whether each feature is an exact number in every row."""
         is_exact = []
         for column in self.columns:
-            is_exact += [False, False] if column.missing else [not column.is_discrete]
+            is_exact += [False, False] if column.shares else [column.is_exact]
         return is_exact
 
     def _one_hot_size(self, column: Column) -> int:
@@ -130,10 +140,10 @@ class Schema:
         raise ValueError(f"column must be one of {self.names}, got {name!r}")
 
     def positions(self, name: str) -> list[int]:
-        """Positions of the features of a column: first the indicator of missing values if there is one, then z."""
+        """Positions of the features of a column: first the indicator of its states if there is one, then z."""
         start = 0
         for column in self.columns:
-            size = 1 + bool(column.missing)
+            size = 1 + bool(column.shares)
             if column.name == name:
                 return list(range(start, start + size))
             start += size
@@ -152,13 +162,15 @@ class Schema:
         lows, widths, offset = [], [], np.zeros(len(frame))
         for column in self.columns:
             low, width, log_volume = column.encode(frame[column.name])
-            if column.missing:  # the cells of the indicator: first present, then missing
-                is_missing = frame[column.name].isna().to_numpy()
-                lows.append(np.where(is_missing, 1 - column.missing, 0.0))
-                widths.append(np.where(is_missing, column.missing, 1 - column.missing))
+            if column.shares:  # the cells of the indicator
+                states, shares = column.encode_states(frame[column.name]), np.array(column.shares)
+                lows.append((np.cumsum(shares) - shares)[states])
+                widths.append(shares[states])
             lows.append(low)
             widths.append(width)
             offset += log_volume
+            if (is_outside := np.isneginf(log_volume)).any():
+                _warn_about_bounds(column, frame[column.name][is_outside])
         low, width = (np.stack(parts, axis=1) if parts else np.zeros((len(frame), 0)) for parts in (lows, widths))
         return Cells(low[:, self.exact], low[:, self.cells], width[:, self.cells], offset)
 
@@ -166,8 +178,8 @@ class Schema:
         """Decode numbers `(N, features)` to a table of the library, the column labels and the dtypes of the schema."""
         series, features = [], iter(z.T)
         for column in self.columns:
-            is_missing = ndtr(next(features)) >= 1 - column.missing if column.missing else None
-            series.append(column.decode(next(features), is_missing))
+            states = column.decode_states(next(features)) if column.shares else None
+            series.append(column.decode(next(features), states))
         frame = pd.concat(series, axis=1)
         if self.labels is not None:
             frame.columns = pd.Index(list(self.labels))
@@ -239,6 +251,16 @@ class Schema:
         if labels is not None:  # JSON has no tuples, which are the labels of a pandas MultiIndex
             labels = tuple(tuple(label) if isinstance(label, list) else label for label in labels)
         return cls(tuple(Column.from_dict(column) for column in state["columns"]), state["table"], labels)
+
+
+def _warn_about_bounds(column: Column, outside: pd.Series) -> None:
+    """Warn about values outside the declared bounds of a column."""
+    values = f"{len(outside):,} value{'' if len(outside) == 1 else 's'}"
+    warn_user(
+        f"column {column.name!r} has {values} outside its declared bounds {column.bounds}, first "
+        f"{outside.iloc[0]:g} in row {outside.index[0]}: the density of such rows is zero",
+        OutsideBoundsWarning,
+    )
 
 
 def _check_no_missing(frame: pd.DataFrame, fitted: bool = False) -> None:
