@@ -32,6 +32,10 @@ MAX_BOUND_DISTANCE = 50.0
 """Maximum distance of the smallest value from an inferred bound, in standard deviations."""
 MAX_FILL_SHOWN = 3
 """Maximum number of values in that warning."""
+MIN_IDENTIFIER_ROWS, MIN_IDENTIFIER_SHARE = 50, 0.5
+"""Number of rows, and share of distinct strings among them, from which a column identifies rows."""
+MIN_TEXT_CHARACTERS, MIN_TEXT_SHARE = 40, 0.2
+"""Mean number of characters of free text, and share of distinct texts from which it is treated in the same way."""
 MAX_LEVEL_CHARACTERS = 50_000_000
 """Maximum number of characters in all categories of a column: the header of a model file holds them."""
 
@@ -75,7 +79,14 @@ def convert_objects(name: str, present: pd.Series) -> pd.Series:
     if present.dtype == object:
         inferred = pd.api.types.infer_dtype(present, skipna=False)
         if inferred in ("integer", "floating", "mixed-integer-float", "decimal"):
-            return present.astype("int64" if inferred == "integer" else "float64")
+            try:
+                return present.astype("int64" if inferred == "integer" else "float64")
+            except OverflowError:
+                largest = max(present, key=abs)
+                raise ValueError(
+                    f"column {name!r} must hold integers that fit into 64 bits, got {shorten_number(largest)}: convert "
+                    "it with .astype(float), or with .astype(str) to a category"
+                ) from None
         if inferred in ("date", "datetime", "datetime64"):
             return pd.to_datetime(present)
         if inferred == "boolean":
@@ -83,6 +94,12 @@ def convert_objects(name: str, present: pd.Series) -> pd.Series:
         if inferred not in ("string", "empty"):
             raise ValueError(f"column {name!r} must hold values of one type, got {inferred} objects")
     return present
+
+
+def shorten_number(number: int) -> str:
+    """Digits of an integer, or its first and last ones if there are many."""
+    digits = str(number)
+    return digits if len(digits) <= 30 else f"{digits[:12]}...{digits[-6:]} ({len(digits)} digits)"
 
 
 def infer_kind(name: str, present: pd.Series) -> str:
@@ -151,6 +168,26 @@ def check_within_bounds(name: str, x: FloatArray, bounds: tuple[float, float]) -
         )
 
 
+def is_identifier(values: pd.Series) -> bool:
+    """Whether a column of strings identifies rows, or is free text: most values occur once.
+
+    Example:
+        >>> is_identifier(pd.Series([f"customer {i}" for i in range(60)]))
+        True
+        >>> is_identifier(pd.Series(["north", "south"] * 30))
+        False
+    """
+    present = values.dropna()
+    if len(present) < MIN_IDENTIFIER_ROWS or isinstance(values.dtype, pd.CategoricalDtype):
+        return False
+    is_text = pd.api.types.is_string_dtype(present.dtype) or present.dtype == object
+    if not is_text or pd.api.types.infer_dtype(present, skipna=False) != "string":
+        return False
+    n_distinct = present.nunique()
+    is_long = float(present.str.len().mean()) > MIN_TEXT_CHARACTERS
+    return n_distinct > (MIN_TEXT_SHARE if is_long else MIN_IDENTIFIER_SHARE) * len(present)
+
+
 def list_levels(values: pd.Series, present: pd.Series) -> tuple[Level, ...]:
     """Categories of a column: in the order of its dtype if that has one, most frequent first otherwise."""
     if isinstance(values.dtype, pd.CategoricalDtype):
@@ -202,20 +239,25 @@ def warn_about_fill_values(name: str, x: FloatArray, atoms: FloatArray) -> None:
 
 
 def datetimes_to_integers(
-    name: str, present: pd.Series, unit: str | None = None, local: bool = False
+    name: str, present: pd.Series, unit: str | None = None, local: bool = False, zone: str | None = None
 ) -> tuple[IntArray, str]:
     """Convert datetimes to counts since 1970, and return the unit of these.
 
     Arguments:
         name: Name of the column, for errors.
-        present: Datetimes without missing values; those with a time zone are converted to UTC.
+        present: Datetimes or strings in ISO format, none of them missing; those with a time zone are converted to UTC.
         unit: Unit to convert to, such as `"ns"`; None keeps that of the column.
         local: Whether datetimes with a time zone are in local time instead.
+        zone: Time zone to convert to; None keeps that of the column.
     """
+    if pd.api.types.is_string_dtype(present.dtype) and len(present):
+        present = parse_iso_datetimes(name, present, zone)
     if not pd.api.types.is_datetime64_any_dtype(present.dtype):
         raise ValueError(f"column {name!r} must hold datetimes, got {present.dtype}")
     try:
         present = present.astype(present.dtype.numpy_dtype) if hasattr(present.dtype, "pyarrow_dtype") else present
+        if zone is not None and present.dt.tz is not None:
+            present = present.dt.tz_convert(zone)
         if present.dt.tz is None:
             naive = present
         else:
@@ -225,6 +267,28 @@ def datetimes_to_integers(
         raise ValueError(f"column {name!r} must hold datetimes that fit into 64 bits, got {error}") from None
     array = naive.to_numpy()
     return array.astype(np.int64), str(np.datetime_data(array.dtype)[0])
+
+
+def parse_iso_datetimes(name: str, present: pd.Series, zone: str | None) -> pd.Series:
+    """Datetimes from strings in ISO format; strings without a time zone are in that of the column, if it has one."""
+    try:
+        parsed = pd.to_datetime(present, format="ISO8601", utc=zone is not None and has_zone(str(present.iloc[0])))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"column {name!r} must hold datetimes, or strings in ISO format, got {error}") from None
+    if zone is not None and parsed.dt.tz is None:
+        parsed = parsed.dt.tz_localize(zone, ambiguous=np.ones(len(parsed), bool), nonexistent="shift_forward")
+    return parsed
+
+
+def has_zone(text: str) -> bool:
+    """Whether a datetime in ISO format has an offset from UTC.
+
+    Example:
+        >>> has_zone("2024-03-01 12:00+01:00"), has_zone("2024-03-01")
+        (True, False)
+    """
+    time = text.strip()[10:]
+    return time.endswith("Z") or "+" in time or "-" in time
 
 
 def find_integer_step(numbers: IntArray) -> int:

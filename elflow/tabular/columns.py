@@ -302,7 +302,10 @@ class Column:
             )
             return np.where(codes < 0, len(self.levels), codes).astype(np.int64)
         if self.kind == "datetime":
-            return _kinds.datetimes_to_integers(self.name, present, self.unit, self.local)[0] // int(self.step or 1)
+            dtype = pd.api.types.pandas_dtype(self.dtype)
+            zone = str(dtype.tz) if isinstance(dtype, pd.DatetimeTZDtype) else None
+            counts, _ = _kinds.datetimes_to_integers(self.name, present, self.unit, self.local, zone)
+            return counts // int(self.step or 1)
         if pd.api.types.is_integer_dtype(present.dtype) and self.step == 1.0:
             if len(present) and int(present.max()) >= 2**62:
                 raise ValueError(f"column {self.name!r} must hold numbers below 2**62, got {present.max()}")

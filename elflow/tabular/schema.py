@@ -12,7 +12,7 @@ import pandas as pd
 from elflow._checks import warn_user
 from elflow.flows.dequantization import Cells
 from elflow.tabular._arrays import FloatArray
-from elflow.tabular._kinds import Declaration
+from elflow.tabular._kinds import Declaration, is_identifier
 from elflow.tabular.columns import Column, shorten
 from elflow.tabular.frames import Table, as_frame, from_frame, table_kind
 
@@ -51,6 +51,8 @@ class Schema:
     """Library of the table: see `elflow.tabular.table_kind`."""
     labels: tuple[Hashable, ...] | None = None
     """Column labels of a pandas table, if not all of them are strings."""
+    ignored: tuple[str, ...] = ()
+    """Names of the columns of the fitted table that are left out, since they identify rows."""
 
     @classmethod
     def fit(
@@ -62,6 +64,9 @@ class Schema:
     ) -> Schema:
         """Infer the columns of a table.
 
+        Columns of strings most of which are unique (identifiers, free text) are left out, with a warning, unless they
+        are declared.
+
         Arguments:
             table: The table, `(N, columns)`.
             declared: Kinds or bounds of some columns, by name: see `Column.fit`.
@@ -72,6 +77,12 @@ class Schema:
         declared = {str(name): declaration for name, declaration in (declared or {}).items()}
         if unknown := [name for name in declared if name not in frame.columns]:
             raise ValueError(f"columns must name columns of the table, {list(frame.columns)}, got {unknown}")
+        ignored = [name for name in frame.columns if name not in declared and is_identifier(frame[name])]
+        if ignored:
+            _warn_about_identifiers(ignored)
+            frame = frame.drop(columns=ignored)
+        if frame.shape[1] == 0:
+            raise ValueError(f"the table must have a column that does not identify rows, got only {ignored}")
         if missing == "error":
             _check_no_missing(frame)
         if empty := [name for name in frame.columns if frame[name].isna().all()]:
@@ -79,7 +90,7 @@ class Schema:
         columns = tuple(
             Column.fit(frame[name], declared.get(name), missing == "model", infer_bounds) for name in frame.columns
         )
-        return cls(columns, "pandas").with_labels_of(table)
+        return cls(columns, "pandas", ignored=tuple(ignored)).with_labels_of(table)
 
     @property
     def names(self) -> list[str]:
@@ -129,6 +140,7 @@ class Schema:
     def with_labels_of(self, table: Table) -> Schema:
         """The same schema for tables of the same library as `table`, with its column labels."""
         labels = table.columns.tolist() if isinstance(table, pd.DataFrame) else []
+        labels = [label for label in labels if str(label) not in self.ignored]
         has_strings_only = all(isinstance(label, str) for label in labels)
         return replace(self, table=table_kind(table), labels=None if has_strings_only else tuple(labels))
 
@@ -235,6 +247,8 @@ class Schema:
         lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
         n_columns = f"{len(self.columns)} column" + ("" if len(self.columns) == 1 else "s")
         lines.insert(0, f"Schema of {n_columns}")
+        if self.ignored:
+            lines.append(shorten(f"left out: {', '.join(self.ignored)}", MAX_NAME_SHOWN + MAX_VALUES_SHOWN))
         if (n_more := len(self.columns) - MAX_COLUMNS_SHOWN) > 0:
             lines.append(f"and {n_more} more")
         return "\n".join(line.rstrip() for line in lines)
@@ -242,7 +256,7 @@ class Schema:
     def to_dict(self) -> dict[str, Any]:
         """Configuration for JSON; `from_dict` reads it."""
         columns = [column.to_dict() for column in self.columns]
-        return {"table": self.table, "columns": columns, "labels": self.labels}
+        return {"table": self.table, "columns": columns, "labels": self.labels, "ignored": list(self.ignored)}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Schema:
@@ -250,7 +264,8 @@ class Schema:
         labels = state["labels"]
         if labels is not None:  # JSON has no tuples, which are the labels of a pandas MultiIndex
             labels = tuple(tuple(label) if isinstance(label, list) else label for label in labels)
-        return cls(tuple(Column.from_dict(column) for column in state["columns"]), state["table"], labels)
+        columns = tuple(Column.from_dict(column) for column in state["columns"])
+        return cls(columns, state["table"], labels, tuple(state["ignored"]))
 
 
 def _warn_about_bounds(column: Column, outside: pd.Series) -> None:
@@ -260,6 +275,16 @@ def _warn_about_bounds(column: Column, outside: pd.Series) -> None:
         f"column {column.name!r} has {values} outside its declared bounds {column.bounds}, first "
         f"{outside.iloc[0]:g} in row {outside.index[0]}: the density of such rows is zero",
         OutsideBoundsWarning,
+    )
+
+
+def _warn_about_identifiers(names: list[str]) -> None:
+    """Warn about columns that are left out."""
+    columns, are = ("column", "is") if len(names) == 1 else ("columns", "are")
+    declared = ", ".join(f"{name!r}: 'category'" for name in names)
+    warn_user(
+        f"{columns} {', '.join(map(repr, names))} {are} left out, since most values are unique (identifiers or free "
+        f"text): to model them, declare columns={{{declared}}} (--kind {names[0]}=category)"
     )
 
 
