@@ -79,7 +79,7 @@ class Schema:
             raise ValueError(f"columns must name columns of the table, {list(frame.columns)}, got {unknown}")
         ignored = [name for name in frame.columns if name not in declared and is_identifier(frame[name])]
         if ignored:
-            _warn_about_identifiers(ignored)
+            _warn_about_identifiers(frame[ignored])
             frame = frame.drop(columns=ignored)
         if frame.shape[1] == 0:
             raise ValueError(f"the table must have a column that does not identify rows, got only {ignored}")
@@ -278,13 +278,29 @@ def _warn_about_bounds(column: Column, outside: pd.Series) -> None:
     )
 
 
-def _warn_about_identifiers(names: list[str]) -> None:
-    """Warn about columns that are left out."""
+def _warn_about_identifiers(ignored: pd.DataFrame) -> None:
+    """Warn about columns that are left out; some may hold numbers that were read as text."""
+    names = list(ignored.columns)
     columns, are = ("column", "is") if len(names) == 1 else ("columns", "are")
     declared = ", ".join(f"{name!r}: 'category'" for name in names)
     warn_user(
         f"{columns} {', '.join(map(repr, names))} {are} left out, since most values are unique (identifiers or free "
         f"text): to model them, declare columns={{{declared}}} (--kind {names[0]}=category)"
+        + "".join(_describe_numbers_as_text(ignored[name].dropna()) for name in names)
+    )
+
+
+def _describe_numbers_as_text(values: pd.Series) -> str:
+    """Sentence about a column of text most of which are numbers; empty for other columns."""
+    is_number = pd.to_numeric(values, errors="coerce").notna()
+    if is_number.mean() < 0.5:
+        return ""
+    if is_number.all():
+        return f". Column {values.name!r} holds numbers as text: convert it with .astype(float)"
+    other = shorten(str(values[~is_number].iloc[0]), 30)
+    return (
+        f". Column {values.name!r} holds numbers as text, but for values such as {other!r}: make these missing "
+        f"(--na {other})"
     )
 
 
