@@ -15,9 +15,9 @@ MAX_ULPS = 4
 """Maximum distance of a value from its grid point, in units of the last place."""
 MIN_STEP_ULPS = 64
 """Minimum spacing of a grid, in units of the last place of the largest value."""
-N_NEIGHBOURS = 8
-"""Number of distinct values on either side with which the frequency of a value is compared."""
-MIN_ATOM_SHARE, MIN_ATOM_RATIO, MAX_ATOMS = 0.002, 3.0, 8
+N_NEIGHBOURS, N_NEAREST = 8, 3
+"""Number of distinct values on either side with which the frequency of a value is compared, and of the nearest ones."""
+MIN_ATOM_SHARE, MIN_ATOM_RATIO, MAX_ATOMS = 0.002, 2.0, 8
 """Minimum share of the rows of an atom, minimum ratio to the frequencies of its neighbours, maximum number of atoms."""
 SIGNIFICANCE = 0.01
 """Probability that a column without atoms has one by chance, over all of its values."""
@@ -88,12 +88,14 @@ def find_atoms(x: FloatArray) -> FloatArray:
 def _is_atom(counts: IntArray, index: int) -> bool:
     """Whether one of the distinct values is an atom."""
     others = np.delete(counts[max(0, index - N_NEIGHBOURS) : index + N_NEIGHBOURS + 1], min(index, N_NEIGHBOURS))
-    # An atom among the neighbours must not hide another one.
+    nearest = np.delete(counts[max(0, index - N_NEAREST) : index + N_NEAREST + 1], min(index, N_NEAREST))
+    # The nearest neighbours are those with which a steep density is smooth. Medians do not see another atom.
+    if counts[index] < MIN_ATOM_RATIO * np.median(nearest):
+        return False
     others = np.minimum(others, MIN_ATOM_RATIO * np.median(others))
     # The first row of each distinct value is there by construction: only repetitions are compared.
     repeats, n_others = float((others - 1).sum()), len(others)
-    probability = nbinom.sf(counts[index] - 2, repeats + 0.5, n_others / (n_others + 1))
-    return bool(probability < SIGNIFICANCE / len(counts) and counts[index] - 1 >= MIN_ATOM_RATIO * repeats / n_others)
+    return bool(nbinom.sf(counts[index] - 2, repeats + 0.5, n_others / (n_others + 1)) < SIGNIFICANCE / len(counts))
 
 
 def is_smooth(multiples: IntArray) -> bool:
