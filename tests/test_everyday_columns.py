@@ -334,3 +334,13 @@ def test_one_outlier_does_not_ruin_a_fitted_density():
         assert -0.9 < low < -0.5 < 0.5 < high < 0.9
         scores = density.score_samples(np.array([[0.0, 0], [1, 0], [3, 0], [30, 0], [1e6, 0]]))
         assert (np.diff(scores) < -0.2).all()
+
+
+def test_quantiles_of_no_rows_and_for_each_row():
+    rng = np.random.default_rng(0)
+    schema = Schema.fit(frame := pd.DataFrame({"x": with_atoms(rng, rng.lognormal(size=N), _30=0.0)}))
+    model = Dequantized(StandardNormal(), schema.exact, schema.cells)
+    assert condition(model, schema, "x", frame[:0]).quantile([0.5]).shape == (0, 1)
+    distribution = condition(model, schema, "x", frame[:2])
+    both = distribution.quantile([0.1, 0.9])
+    assert np.array_equal(distribution.quantile(np.array([[0.1], [0.9]])), both[[0, 1], [0, 1]][:, None])

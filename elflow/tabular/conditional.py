@@ -107,8 +107,8 @@ class Conditional:
         return total
 
     def quantile(self, q: FloatArray | list[float]) -> NDArray[Any]:
-        """Quantiles of the column in each row, `(N, K)`, for probabilities q in (0, 1), `(K,)`."""
-        q = np.broadcast_to(np.asarray(q, np.float64), (len(self.knots), len(q)))
+        """Quantiles of the column in each row, `(N, K)`, for probabilities q in (0, 1), `(K,)` or `(N, K)`."""
+        q = np.broadcast_to(np.asarray(q, np.float64), (len(self.knots), np.shape(q)[-1]))
         share = self.probabilities[:, [self.column.position]]
         rest = q.copy()  # what is left for the continuous part, and the state of each quantile
         states = np.full(q.shape, self.column.position)
@@ -120,7 +120,7 @@ class Conditional:
             rest = np.where(q > reached + probability, rest - probability, rest)
             below = below + probability
         rest = np.clip(rest / np.maximum(share, 1e-300), 0, 1)
-        z = np.stack([np.interp(*row) for row in zip(rest, self.cumulative, self.knots, strict=True)])
+        z = np.reshape([np.interp(*row) for row in zip(rest, self.cumulative, self.knots, strict=True)], q.shape)
         columns = [self.column.decode(z[:, k], states[:, k]).to_numpy() for k in range(z.shape[1])]
         return np.stack(columns, 1)
 
