@@ -99,17 +99,19 @@ def test_rows_of_density_zero(folder, write, monkeypatch):
     """They are counted and the first is named, whichever block it is in; the mean of the others is printed as well."""
     frame = table()
     frame.loc[[154, 200], "size"] = -1.0
-    est = elflow.load(folder / "model.elf")
-    scores = est.score_samples(frame)
+    model = folder / "bounded.elf"
+    succeeds("fit", folder / "data.csv", "-o", model, *QUICK, "--bounds", "size=0:", "--quiet")
+    with pytest.warns(UserWarning, match="column 'size' has 2 values outside its declared bounds"):
+        scores = elflow.load(model).score_samples(frame)
     zeros = np.isneginf(scores)
     assert zeros[[154, 200]].all()
     first, others = np.flatnonzero(zeros)[0] + 1, scores[~zeros]
     monkeypatch.setattr(tables, "SCORE_BLOCK", 70)
-    out, _ = succeeds("score", folder / "model.elf", write(frame))
+    out, _ = succeeds("score", model, write(frame))
     words = " ".join(out.split())
     assert f"-inf nats: {zeros.sum()} of 300 rows have density zero, the first is row {first};" in words
     assert f"mean of the others: {others.mean():.4f} +- {others.std(ddof=1) / len(others) ** 0.5:.4f} nats" in words
-    out, _ = succeeds("score", folder / "model.elf", write(frame[154:155]))
+    out, _ = succeeds("score", model, write(frame[154:155]))
     assert "-inf nats: 1 of 1 rows has density zero, the first is row 1 " in " ".join(out.split()) + " "
 
 
@@ -265,11 +267,11 @@ def test_a_column_that_counts_rows(write, tmp_path):
 
 
 def test_warnings_are_shown_once_and_not_when_quiet(write, tmp_path):
-    frame = table().assign(size=lambda f: f["size"].where(f.index >= 60, 0.5))
+    frame = table().assign(size=lambda f: f["size"].where(f.index >= 60, -999.0))
     arguments = ["fit", write(frame), "-o", tmp_path / "m.elf", *QUICK]
     _, err = succeeds(*arguments)
     assert err.count("\n") == 1
-    assert "column 'size' is continuous, but 20% of its values are 0.5" in err
+    assert "column 'size' has values far from all others: -999" in err
     assert succeeds(*arguments, "-q") == ("", "")
 
 

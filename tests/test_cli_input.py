@@ -59,10 +59,22 @@ def unusual():
     }
 
 
+def test_unique_text_is_left_out(write, tmp_path):
+    _, err = succeeds("fit", write(unusual()["numbers in text"]), "-o", tmp_path / "m.elf", *QUICK)
+    words = " ".join(err.split())
+    assert "column 'a' is left out, since most values are unique" in words
+    assert (
+        "Column 'a' holds numbers as text, but for values such as 'unknown': make these missing (--na unknown)" in words
+    )
+    succeeds("sample", tmp_path / "m.elf", "-n", 20, "-o", tmp_path / "new.csv")
+    assert list(read_table(tmp_path / "new.csv")) == ["b"]
+
+
 @pytest.mark.parametrize("name", unusual())
 def test_unusual_tables_have_sensible_results(write, tmp_path, name):
     frame = unusual()[name]
-    succeeds("fit", write(frame), "-o", tmp_path / "m.elf", *QUICK, "-q")
+    kinds = ["--kind", "a=category"] if name in ("numbers in text", "10,000 categories") else []
+    succeeds("fit", write(frame), "-o", tmp_path / "m.elf", *QUICK, *kinds, "-q")
     succeeds("score", tmp_path / "m.elf", write(frame[:200]), "-o", tmp_path / "s.csv")
     assert np.isfinite(read_table(tmp_path / "s.csv")["log_density"]).all()
     succeeds("sample", tmp_path / "m.elf", "-n", 20, "-o", tmp_path / "new.csv")

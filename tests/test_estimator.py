@@ -468,6 +468,7 @@ def test_checkpoint_resumes_to_the_same_density(tmp_path):
         small(max_steps=100).fit(x + 1, checkpoint=tmp_path / "c")
 
 
+@pytest.mark.filterwarnings("ignore:column 'x' has values far from all others")
 @pytest.mark.parametrize(
     ("table", "check"),
     [
@@ -481,7 +482,7 @@ def test_checkpoint_resumes_to_the_same_density(tmp_path):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_odd_tables_have_sensible_results(table, check):
-    density = small().fit(table)
+    density = small(columns={"x": "category"} if check == "many categories" else None).fit(table)
     assert np.isfinite(density.score_samples(table)).all()
     new = density.sample(20, random_state=0)
     assert len(new) == 20

@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 
+import elflow
 from elflow import FlowDensity
 from elflow.tabular import Column, Schema
 
@@ -107,9 +109,17 @@ def test_python_dates():
     assert small().fit(pl.DataFrame({"day": days, "x": frame["x"].to_numpy()})).sample(3).shape == (3, 2)
 
 
-def test_atoms_of_continuous_columns_give_a_warning():
-    frame = pd.DataFrame({"rain": np.where(RNG.random(300) < 0.6, 0.0, RNG.lognormal(size=300))})
-    message = r"column 'rain' is continuous, but \d+% of its values are 0"
+@pytest.mark.parametrize(
+    ("values", "fill"),
+    [
+        (np.append(RNG.normal(size=299), 1e36), "1e\\+36"),
+        (np.where(RNG.random(300) < 0.1, -999.0, RNG.normal(size=300)), "-999"),
+        (np.where(RNG.random(300) < 0.1, 1e20, RNG.lognormal(size=300)), "1e\\+20"),
+    ],
+)
+def test_fill_values_give_a_warning(values, fill):
+    frame = pd.DataFrame({"rain": values})
+    message = f"column 'rain' has values far from all others: {fill}. If they stand for missing values"
     for call in (lambda: Schema.fit(frame), lambda: small().fit(frame)):
         with pytest.warns(UserWarning, match=message) as caught:
             call()
@@ -165,4 +175,94 @@ def test_conditioning_on_impossible_values_is_an_error():
     density = small(columns={"x": (0, 1)}).fit(frame)
     with pytest.raises(ValueError, match="bounds of the columns conditioned on, got 1 rows outside"):
         density.conditional_quantile(frame.head(5).assign(x=[0.5, 2.0, 0.5, 0.5, 0.5]), "y", 0.5)
-    assert density.score_samples(frame.head(1).assign(x=2.0))[0] == -np.inf
+    message = r"column 'x' has 1 value outside its declared bounds \(0.0, 1.0\), first 2 in row 1: the density"
+    with pytest.warns(UserWarning, match=message) as caught:
+        assert density.score_samples(frame.head(2).assign(x=[0.5, 2.0])).tolist()[1] == -np.inf
+    assert len(caught) == 1
+
+
+def test_identifiers_and_free_text_are_left_out(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "id": [f"customer-{i}" for i in range(200)],
+            "x": RNG.normal(size=200),
+            "note": [f"said {i % 90} words about the weather, and then went home" for i in range(200)],
+            "city": RNG.choice(["Bonn", "Kiel"], 200),
+        }
+    )
+    message = (
+        r"columns 'id', 'note' are left out, .* declare columns=\{'id': 'category', 'note': 'category'\} \(--kind id="
+    )
+    with pytest.warns(UserWarning, match=message):
+        density = small().fit(frame)
+    assert density.schema_.names == ["x", "city"]
+    assert density.sample(3, random_state=0).columns.tolist() == ["x", "city"]
+    scores = density.score_samples(frame)
+    assert np.array_equal(scores, density.score_samples(frame[["city", "x"]]))
+    density.save(tmp_path / "model.elf")
+    content = (tmp_path / "model.elf").read_bytes()
+    assert b"customer-1" not in content
+    assert b"weather" not in content
+    again = elflow.load(tmp_path / "model.elf")
+    assert again.schema_.ignored == ("id", "note")
+    assert np.array_equal(scores, again.score_samples(frame))
+    assert "left out: id, note" in repr(again.schema_)
+    kept = small(columns={"id": "category", "note": "category"}).fit(frame)
+    assert kept.schema_.names == list(frame.columns)
+    with (
+        pytest.raises(ValueError, match="must have a column that does not identify rows"),
+        pytest.warns(match="left out"),
+    ):
+        Schema.fit(frame[["id"]])
+
+
+def test_dates_across_daylight_saving_come_back_at_midnight():
+    days = pd.Series(pd.date_range("2023-01-01", periods=700, tz="Europe/Berlin"), name="c")
+    column = Column.fit(days)
+    assert column.local
+    assert (round_trip(days) == days).all()
+    sampled = column.decode(RNG.normal(size=1000))
+    assert sampled.dtype == days.dtype
+    assert (sampled.dt.hour == 0).all()
+    assert sampled.between(days.min(), days.max()).all()
+    hours = pd.Series(pd.date_range("2023-03-01", periods=2000, freq="h", tz="Europe/Berlin"), name="c")
+    assert not Column.fit(hours).local
+    assert (round_trip(hours) == hours).all()
+
+
+def test_iso_strings_are_datetimes_when_scoring():
+    for zone in (None, "Europe/Berlin"):
+        days = pd.date_range("2023-01-01", periods=300, tz=zone)
+        frame = pd.DataFrame({"day": days, "x": RNG.normal(size=300)})
+        density = small().fit(frame)
+        scores = density.score_samples(frame)
+        for text in (frame["day"].astype(str), days.map(lambda day: day.isoformat())):
+            assert np.array_equal(scores, density.score_samples(frame.assign(day=list(text))))
+    with pytest.raises(ValueError, match="column 'day' must hold datetimes, or strings in ISO format, got"):
+        density.score_samples(frame.assign(day="yesterday"))
+
+
+def test_masked_arrays_and_tensors():
+    x = RNG.normal(size=(60, 2))
+    masked = np.ma.array(x, mask=RNG.random((60, 2)) < 0.2)
+    holes = masked.filled(np.nan)
+    density = small(missing="model").fit(masked)
+    assert np.array_equal(density.score_samples(masked), small(missing="model").fit(holes).score_samples(holes))
+    with pytest.raises(ValueError, match="NaN"):
+        small().fit(masked)
+    tensor = torch.from_numpy(x).requires_grad_()
+    assert np.array_equal(small().fit(tensor).score_samples(tensor), small().fit(x).score_samples(x))
+
+
+def test_huge_integers_have_a_clear_error():
+    frame = pd.DataFrame({"n": pd.Series([10**30 + i for i in range(40)], dtype=object)})
+    with pytest.raises(
+        ValueError, match=r"column 'n' must hold integers that fit into 64 bits, got 10000.*\.astype\(float\)"
+    ):
+        Schema.fit(frame)
+
+
+def test_five_rows_have_moderate_scores():
+    frame = pd.DataFrame({"x": [1.234567, 2.1, 2.9, 4.2, 5.3], "y": [0.1, 0.7, 0.3, 0.9, 0.2]})
+    scores = small().fit(frame).score_samples(frame)
+    assert (np.abs(scores) < 50).all()

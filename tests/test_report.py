@@ -213,7 +213,8 @@ def test_another_table_is_split_in_half(tmp_path):
     rng = np.random.default_rng(0)
     density = fit(pd.DataFrame({"share": rng.uniform(size=200), "x": rng.normal(size=200)}), columns={"share": (0, 1)})
     other = pd.DataFrame({"share": rng.uniform(size=100) + 0.5, "x": rng.normal(size=100)})
-    found = report.write(density, other, tmp_path / "report.html", max_rows=80)
+    with pytest.warns(UserWarning, match="column 'share' has .* outside its declared bounds"):
+        found = report.write(density, other, tmp_path / "report.html", max_rows=80)
     assert found.is_new
     assert (found.n_test, found.n_train, found.n_used_rows) == (40, 40, 80)
     assert found.n_impossible > 10

@@ -53,8 +53,9 @@ def place(schema, cells, seed=0):
     rng = np.random.default_rng(seed)
     z = np.zeros((len(cells.offset), schema.features))
     z[:, schema.exact] = cells.exact
-    u = np.clip(cells.low + cells.width * rng.random(cells.low.shape), 1e-15, 1 - 1e-15)
-    z[:, schema.cells] = np.where(cells.width == 0, cells.low, ndtri(u))
+    noise = rng.random(cells.low.shape)
+    u = np.clip(cells.low + cells.width * noise, 1e-15, 1 - 1e-15)
+    z[:, schema.cells] = np.where(cells.width <= 0, cells.low - cells.width * noise, ndtri(u))
     return z
 
 
@@ -131,12 +132,34 @@ def test_warp_is_increasing_and_its_slope_right(draw, bounds):
     assert np.allclose(numerical[inner], log_slope[inner], atol=1e-3)
 
 
-def test_heavy_tails_do_not_ruin_the_rest():
+@pytest.mark.parametrize("outlier", [1e6, 1e12, 1e13, 1e20, 1e36, -1e300])
+def test_heavy_tails_do_not_ruin_the_rest(outlier):
     rng = np.random.default_rng(0)
-    warp = Warp.fit(np.append(rng.normal(size=1000), 1e12), UNBOUNDED)
+    warp = Warp.fit(np.append(rng.normal(size=1000), outlier), UNBOUNDED)
     z = warp(rng.normal(size=1000))[0]
     assert 0.5 < z.std() < 2
-    assert abs(warp(np.array([1e12]))[0][0]) < 50
+    assert abs(warp(np.array([outlier]))[0][0]) < 20
+
+
+def test_scale_follows_the_bulk_of_the_values():
+    rng = np.random.default_rng(0)
+    warp = Warp.fit(1e6 + 1e-7 * rng.normal(size=2000), UNBOUNDED)
+    assert warp.scale == pytest.approx(1e-7, rel=0.1)
+    huge = rng.uniform(0.5, 1, 120) * 1.7e308
+    warp = Warp.fit(huge, [*UNBOUNDED, (0, np.inf)])
+    assert np.allclose(warp.inverse(warp(huge)[0]), huge)
+
+
+def test_clusters_far_apart_keep_their_resolution():
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=500), rng.normal(1e9, 1, 500), rng.normal(2e9, 1e-4, 500)]
+    x = np.append(np.concatenate(parts), 1e20)
+    warp = Warp.fit(x, UNBOUNDED)
+    assert warp.base == "clusters"
+    z = warp(x)[0].astype(np.float32)
+    assert len(np.unique(z)) > 0.99 * len(np.unique(x))
+    for part in parts:
+        assert np.abs(warp.inverse(warp(part)[0]) - part).max() < 1e-5
 
 
 def test_bounds_are_found_only_where_they_help():
@@ -199,12 +222,25 @@ def test_probabilities_sum_to_one():
 
 
 def test_rounded_numbers_have_a_density_in_their_units():
-    """Of N(20, 2) rounded to tenths, the density that the cells say is close to that of N(20, 2)."""
+    """Of N(20, 2) rounded to tenths, the density under a standard normal z is close to that of N(20, 2)."""
     x = pd.Series(np.round(np.random.default_rng(0).normal(20, 2, 50_000), 1), name="x")
     column = Column.fit(x)
     assert column.step == 0.1
+    assert column.dithered
+    low, width, offset = column.encode(x)
+    log_density = np.log(norm.cdf(low - width) - norm.cdf(low)) + offset
+    assert log_density.mean() == pytest.approx(norm(20, 2).logpdf(x).mean(), abs=0.01)
+    assert (column.decode(low - 0.999 * width) == x).all()
+
+
+def test_rounded_numbers_with_gaps_have_cells_as_wide_as_frequent():
+    """Prices of 4.99, 9.99, ...: the probability of a cell is the frequency, and its density is per unit."""
+    x = pd.Series(np.random.default_rng(0).integers(1, 40, 20_000) * 5 - 0.01, name="x")
+    column = Column.fit(x)
+    assert column.step == 0.01
+    assert column.is_discrete
     _, width, offset = column.encode(x)
-    assert (np.log(width) + offset).mean() == pytest.approx(norm(20, 2).logpdf(x).mean(), abs=0.01)
+    assert (np.log(width) + offset).mean() == pytest.approx(np.log(1 / 39) - np.log(0.01), abs=0.01)
 
 
 def test_context_is_one_number_for_each_of_a_few_categories():

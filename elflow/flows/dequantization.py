@@ -26,7 +26,10 @@ class Cells(NamedTuple):
 
         log p(row) >= E[log p(z) - log phi(z)] + log(width) + offset
 
-    where phi is the standard normal density of those z that come from cells.
+    where phi is the standard normal density of those z that come from cells. A rounded value of a smooth column has a
+    cell that is an interval of z itself, from `low` to `low - width` with a negative width. With z uniform in it,
+
+        log p(row) >= E[log p(z)] + log(-width) + offset
 
     The fields are numpy arrays after encoding, and tensors for a flow.
 
@@ -40,9 +43,9 @@ class Cells(NamedTuple):
     exact: Any
     """The numbers z of continuous values, `(N, E)`."""
     low: Any
-    """Lower ends of cells, `(N, C)`, in double precision. If the width is zero, z is known, and this is z."""
+    """Lower ends of cells, `(N, C)`, in double precision: of (0, 1) if the width is positive, of z otherwise."""
     width: Any
-    """Widths of cells, `(N, C)`."""
+    """Widths of cells, `(N, C)`: positive for intervals of (0, 1), negative for intervals of z, 0 where z is known."""
     offset: Any
     """Term to add to the log-density of each row, `(N,)`."""
 
@@ -134,19 +137,21 @@ class Dequantized(InitializesParts):
             noise = torch.special.ndtr(v.double())
         elif noise is None:
             noise = torch.rand_like(rows.low)
-        is_known = rows.width == 0
-        z = torch.special.ndtri((rows.low + rows.width * noise).clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY))
-        log_volume = rows.width.log() + z**2 / 2 + math.log(2 * math.pi) / 2
-        z = torch.where(is_known, rows.low, z)
-        log_volume = torch.where(is_known, torch.zeros_like(z), log_volume).sum(-1)
+        is_linear = rows.width <= 0
+        # Values of the other branch are replaced before ndtri, which must not see numbers outside (0, 1).
+        u = torch.where(is_linear, 0.5, rows.low + rows.width * noise).clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
+        z = torch.where(is_linear, rows.low - rows.width * noise, torch.special.ndtri(u))
+        volume = torch.where(rows.width == 0, 1.0, rows.width.abs())
+        log_normal = torch.where(is_linear, 0.0, z**2 / 2 + math.log(2 * math.pi) / 2)
+        log_volume = (volume.log() + log_normal).sum(-1)
         z = z.to(rows.exact.dtype)
         z = torch.cat([rows.exact.expand(*z.shape[:-1], -1), z], -1)[..., self.order]
         return z, rows.offset + log_volume.to(z.dtype) + ladj
 
     def _make_noise_context(self, rows: Cells, c: Tensor | None) -> Tensor:
         """Context of the learned noise: exact numbers, the middle of each cell, and the context of the rows."""
-        middle = torch.special.ndtri((rows.low + rows.width / 2).clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY))
-        middle = torch.where(rows.width == 0, rows.low, middle).to(rows.exact.dtype)
+        u = (rows.low + rows.width / 2).clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
+        middle = torch.where(rows.width <= 0, rows.low - rows.width / 2, torch.special.ndtri(u)).to(rows.exact.dtype)
         return torch.cat([rows.exact, middle] + ([] if c is None else [c]), -1)
 
 

@@ -6,7 +6,7 @@ from elflow.tabular.columns import COLUMN_KINDS, Column
 from elflow.tabular.conditional import Conditional
 from elflow.tabular.estimator import N_DRAWS, FlowDensity
 from elflow.tabular.frames import ContextTable, Table, as_frame, digest, fingerprint, from_frame, table_kind
-from elflow.tabular.schema import Schema
+from elflow.tabular.schema import OutsideBoundsWarning, Schema
 
 __all__ = [
     "COLUMN_KINDS",
@@ -16,6 +16,7 @@ __all__ = [
     "Conditional",
     "ContextTable",
     "FlowDensity",
+    "OutsideBoundsWarning",
     "RandomState",
     "Schema",
     "Table",

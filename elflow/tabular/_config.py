@@ -51,9 +51,9 @@ def set_config(density: D, config: dict[str, Any], training: dict[str, Any] | No
     for name in FITTED:
         setattr(density, name, config["fitted"][name])
     density.reference_scores_ = np.array(config["reference_scores"], np.float64)
-    density.n_features_in_ = len(schema.columns)
+    density.n_features_in_ = len(schema.columns) + len(schema.ignored)
     if schema.table != "numpy":
-        density.feature_names_in_ = np.array(schema.names, dtype=object)
+        density.feature_names_in_ = np.array([*schema.names, *schema.ignored], dtype=object)
     for options in (density.options_, density.flow_options or {}):
         if "activation" in options:
             options["activation"] = PiecewiseQuadratic(**options["activation"])

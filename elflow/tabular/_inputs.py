@@ -14,7 +14,7 @@ from elflow._checks import check_count
 from elflow.flows.dequantization import Dequantized
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_context, encode_rows
-from elflow.tabular.frames import ContextTable, Table, as_frame, table_kind
+from elflow.tabular.frames import ContextTable, Table, as_frame, as_plain_array, table_kind
 from elflow.tabular.schema import Schema
 from elflow.training import Rows
 
@@ -34,6 +34,7 @@ class TableEstimator(BaseEstimator):
 
     def _as_frame(self, X: Table, fitting: bool = False) -> pd.DataFrame:
         """Convert X to a frame; scikit-learn checks matrices, and the number and the names of columns."""
+        X = as_plain_array(X)
         if table_kind(X) == "numpy":
             finite = {"error": True, "model": "allow-nan"}[self.missing]
             X = validate_data(self, X, reset=fitting, dtype="numeric", ensure_all_finite=finite)
@@ -56,7 +57,7 @@ class TableEstimator(BaseEstimator):
             raise ValueError(f"context must be {expected}, got {'None' if context is None else type(context).__name__}")
         if context is None:
             return None
-        table: Any = context
+        table: Any = as_plain_array(context)
         if isinstance(context, pd.Series):
             table = context.to_frame()
         elif table_kind(table) == "numpy" and np.ndim(table) == 1:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from elflow._checks import check_choice, warn_user
 from elflow.tabular._arrays import FloatArray, IntArray
+from elflow.tabular._maps import robust_scale
 
 __all__ = ["COLUMN_KINDS", "Declaration", "Level"]
 
@@ -23,12 +24,18 @@ Level = str | int | float | bool
 MAX_NUMERIC_LEVELS = 20
 """Maximum number of distinct values of a float column that is treated as a category; each must occur this often on
 average."""
-MIN_TIES = 5
-"""Number of rows per distinct value from which decimals are treated as rounded."""
 MAX_INTEGER_SPAN = 2**53
 """Maximum distance between integers of a column: floats represent them exactly up to here."""
-MAX_ATOM_SHARE, MIN_ATOM_ROWS = 0.05, 100
-"""Share of one value in a continuous column above which a warning is issued, and the number of rows it takes."""
+MIN_FILL_RATIO = 1e6
+"""Distance of a value from the median, relative to that of 99% of the values, from which a warning is issued."""
+MAX_BOUND_DISTANCE = 50.0
+"""Maximum distance of the smallest value from an inferred bound, in standard deviations."""
+MAX_FILL_SHOWN = 3
+"""Maximum number of values in that warning."""
+MIN_IDENTIFIER_ROWS, MIN_IDENTIFIER_SHARE = 50, 0.5
+"""Number of rows, and share of distinct strings among them, from which a column identifies rows."""
+MIN_TEXT_CHARACTERS, MIN_TEXT_SHARE = 40, 0.2
+"""Mean number of characters of free text, and share of distinct texts from which it is treated in the same way."""
 MAX_LEVEL_CHARACTERS = 50_000_000
 """Maximum number of characters in all categories of a column: the header of a model file holds them."""
 
@@ -72,7 +79,14 @@ def convert_objects(name: str, present: pd.Series) -> pd.Series:
     if present.dtype == object:
         inferred = pd.api.types.infer_dtype(present, skipna=False)
         if inferred in ("integer", "floating", "mixed-integer-float", "decimal"):
-            return present.astype("int64" if inferred == "integer" else "float64")
+            try:
+                return present.astype("int64" if inferred == "integer" else "float64")
+            except OverflowError:
+                largest = max(present, key=abs)
+                raise ValueError(
+                    f"column {name!r} must hold integers that fit into 64 bits, got {shorten_number(largest)}: convert "
+                    "it with .astype(float), or with .astype(str) to a category"
+                ) from None
         if inferred in ("date", "datetime", "datetime64"):
             return pd.to_datetime(present)
         if inferred == "boolean":
@@ -80,6 +94,12 @@ def convert_objects(name: str, present: pd.Series) -> pd.Series:
         if inferred not in ("string", "empty"):
             raise ValueError(f"column {name!r} must hold values of one type, got {inferred} objects")
     return present
+
+
+def shorten_number(number: int) -> str:
+    """Digits of an integer, or its first and last ones if there are many."""
+    digits = str(number)
+    return digits if len(digits) <= 30 else f"{digits[:12]}...{digits[-6:]} ({len(digits)} digits)"
 
 
 def infer_kind(name: str, present: pd.Series) -> str:
@@ -107,37 +127,36 @@ def infer_kind(name: str, present: pd.Series) -> str:
     )
 
 
-def find_decimal_step(x: FloatArray, distinct: FloatArray) -> float | None:
-    """Largest power of ten below 1 of which all numbers are multiples; None if there are few ties or no such power."""
-    if len(x) < MIN_TIES * len(distinct) or len(distinct) < 2:
-        return None
-    for digits in range(1, 7):
-        scaled = distinct * 10.0**digits
-        if (
-            np.abs(scaled).max() < 2**40
-            and (np.abs(scaled - np.round(scaled)) < 1e-6 * np.maximum(1, np.abs(scaled))).all()
-        ):
-            return float(10.0**-digits)
-    return None
-
-
-def multiply_step(multiples: IntArray, step: float) -> FloatArray:
-    """Multiples of a power of ten as decimals read them: 0.3 for 3 and 0.1, not 0.30000000000000004."""
-    return np.asarray(multiples / round(1 / step) if step < 1 else multiples * step, np.float64)
-
-
 def candidate_bounds(
-    name: str, x: FloatArray, declared: tuple[float, float] | None, infer: bool
+    x: FloatArray,
+    declared: tuple[float, float] | None,
+    infer: bool,
+    step: float = 0.0,
+    atoms: IntArray | None = None,
 ) -> list[tuple[float, float]]:
-    """Declared bounds, or all bounds that a continuous column may have: none, 0 below, and 0 and 1."""
+    """Declared bounds, or all bounds that a continuous column may have: none, 0 below, and 0 and 1.
+
+    Arguments:
+        x: The values, `(N,)`.
+        declared: Declared bounds.
+        infer: Whether bounds are inferred if none are declared.
+        step: Spacing of the grid of values that become intervals. Bounds are then half a step beyond the last values.
+        atoms: Multiples of the step at which there are atoms, which `x` skips.
+    """
     if declared is not None:
-        check_within_bounds(name, x, declared)
-        return [declared]
+        if not step:
+            return [declared]
+        skipped = np.zeros(0, np.int64) if atoms is None else atoms
+        ends = np.ceil(declared[0] / step - 1e-6), np.floor(declared[1] / step + 1e-6) + 1
+        # Bounds exclude the atoms below and at themselves.
+        low, high = (float(end - np.searchsorted(skipped, end) - 0.5) * step for end in ends)
+        return [(low, high)]
     candidates = [(-np.inf, np.inf)]
-    if infer and x.min() >= 0:
-        candidates.append((0.0, np.inf))
+    # A bound that is far away does not matter, and the logarithm would lose digits.
+    if infer and 0 <= x.min() <= MAX_BOUND_DISTANCE * robust_scale(x):
+        candidates.append((0.0 - step / 2, np.inf))
         if x.max() <= 1:
-            candidates.append((0.0, 1.0))
+            candidates.append((0.0 - step / 2, 1.0 + step / 2))
     return candidates
 
 
@@ -147,6 +166,26 @@ def check_within_bounds(name: str, x: FloatArray, bounds: tuple[float, float]) -
         raise ValueError(
             f"column {name!r} must hold all values between its bounds {bounds}, got {x.min():g} to {x.max():g}"
         )
+
+
+def is_identifier(values: pd.Series) -> bool:
+    """Whether a column of strings identifies rows, or is free text: most values occur once.
+
+    Example:
+        >>> is_identifier(pd.Series([f"customer {i}" for i in range(60)]))
+        True
+        >>> is_identifier(pd.Series(["north", "south"] * 30))
+        False
+    """
+    present = values.dropna()
+    if len(present) < MIN_IDENTIFIER_ROWS or isinstance(values.dtype, pd.CategoricalDtype):
+        return False
+    is_text = pd.api.types.is_string_dtype(present.dtype) or present.dtype == object
+    if not is_text or pd.api.types.infer_dtype(present, skipna=False) != "string":
+        return False
+    n_distinct = present.nunique()
+    is_long = float(present.str.len().mean()) > MIN_TEXT_CHARACTERS
+    return n_distinct > (MIN_TEXT_SHARE if is_long else MIN_IDENTIFIER_SHARE) * len(present)
 
 
 def list_levels(values: pd.Series, present: pd.Series) -> tuple[Level, ...]:
@@ -174,35 +213,82 @@ def check_levels(name: str, levels: list[Any]) -> tuple[Level, ...]:
     return tuple(levels)
 
 
-def warn_about_atoms(name: str, x: FloatArray) -> None:
-    """Warn if one value of a continuous column is frequent: the density there has no finite value."""
-    values, counts = np.unique(x, return_counts=True)
-    most = int(counts.argmax())
-    if len(x) >= MIN_ATOM_ROWS and counts[most] > MAX_ATOM_SHARE * len(x):
+def warn_about_fill_values(name: str, x: FloatArray, atoms: FloatArray) -> None:
+    """Warn about values that are so far from all others that they may stand for missing values.
+
+    Arguments:
+        name: Name of the column.
+        x: The values that are not atoms, `(N,)`.
+        atoms: Frequent values.
+    """
+    low, median, high = (float(end) for end in np.quantile(x, [0.005, 0.5, 0.995]))
+    inside = x[(x >= low) & (x <= high)]
+    suspects = []
+    with np.errstate(over="ignore"):
+        reach = float(np.abs(inside - median).max(initial=0.0))
+        outside = np.unique(x[np.abs(x - median) > MIN_FILL_RATIO * reach]) if reach > 0 else x[:0]
+        if len(outside) == 1:
+            suspects.append(float(outside[0]))
+        suspects += [float(atom) for atom in atoms if max(low - atom, atom - high) > high - low > 0]
+    if suspects:
+        values = ", ".join(f"{value:g}" for value in suspects[:MAX_FILL_SHOWN])
         warn_user(
-            f"column {name!r} is continuous, but {counts[most] / len(x):.0%} of its values are {values[most]:g}: "
-            "densities of rows with this value are unreliable"
+            f"column {name!r} has values far from all others: {values}. If they stand for missing values, replace them "
+            "by NaN and model these with missing='model' (--missing model)"
         )
 
 
-def datetimes_to_integers(name: str, present: pd.Series, unit: str | None = None) -> tuple[IntArray, str]:
+def datetimes_to_integers(
+    name: str, present: pd.Series, unit: str | None = None, local: bool = False, zone: str | None = None
+) -> tuple[IntArray, str]:
     """Convert datetimes to counts since 1970, and return the unit of these.
 
     Arguments:
         name: Name of the column, for errors.
-        present: Datetimes without missing values; those with a time zone are converted to UTC.
+        present: Datetimes or strings in ISO format, none of them missing; those with a time zone are converted to UTC.
         unit: Unit to convert to, such as `"ns"`; None keeps that of the column.
+        local: Whether datetimes with a time zone are in local time instead.
+        zone: Time zone to convert to; None keeps that of the column.
     """
+    if pd.api.types.is_string_dtype(present.dtype) and len(present):
+        present = parse_iso_datetimes(name, present, zone)
     if not pd.api.types.is_datetime64_any_dtype(present.dtype):
         raise ValueError(f"column {name!r} must hold datetimes, got {present.dtype}")
     try:
         present = present.astype(present.dtype.numpy_dtype) if hasattr(present.dtype, "pyarrow_dtype") else present
-        naive = present.dt.tz_convert("UTC").dt.tz_localize(None) if present.dt.tz is not None else present
+        if zone is not None and present.dt.tz is not None:
+            present = present.dt.tz_convert(zone)
+        if present.dt.tz is None:
+            naive = present
+        else:
+            naive = (present if local else present.dt.tz_convert("UTC")).dt.tz_localize(None)
         naive = naive if unit is None else naive.dt.as_unit(unit)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"column {name!r} must hold datetimes that fit into 64 bits, got {error}") from None
     array = naive.to_numpy()
     return array.astype(np.int64), str(np.datetime_data(array.dtype)[0])
+
+
+def parse_iso_datetimes(name: str, present: pd.Series, zone: str | None) -> pd.Series:
+    """Datetimes from strings in ISO format; strings without a time zone are in that of the column, if it has one."""
+    try:
+        parsed = pd.to_datetime(present, format="ISO8601", utc=zone is not None and has_zone(str(present.iloc[0])))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"column {name!r} must hold datetimes, or strings in ISO format, got {error}") from None
+    if zone is not None and parsed.dt.tz is None:
+        parsed = parsed.dt.tz_localize(zone, ambiguous=np.ones(len(parsed), bool), nonexistent="shift_forward")
+    return parsed
+
+
+def has_zone(text: str) -> bool:
+    """Whether a datetime in ISO format has an offset from UTC.
+
+    Example:
+        >>> has_zone("2024-03-01 12:00+01:00"), has_zone("2024-03-01")
+        (True, False)
+    """
+    time = text.strip()[10:]
+    return time.endswith("Z") or "+" in time or "-" in time
 
 
 def find_integer_step(numbers: IntArray) -> int:

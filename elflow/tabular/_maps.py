@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, log_expit, logit
+from scipy.special import expit
 
 from elflow.tabular._arrays import FloatArray, IntArray
 
-__all__ = ["Steps", "Warp"]
+__all__ = ["Steps", "Warp", "robust_scale"]
 
 MAX_WARP_ROWS = 20_000
 """Maximum number of values that a warp is selected on."""
@@ -22,17 +23,35 @@ MAX_DISTANCE = 2**61
 """Distance from the fitted range beyond which all integers share the width of their cells."""
 NORMAL_IQR = 1.349
 """Interquartile range of the standard normal distribution."""
-BASES = ["identity", "log", "softplus", "logit"]
+BASES = ["identity", "log", "softplus", "logit", "clusters"]
 """Names of the maps b of a `Warp`."""
+MIN_KNEE, MAX_KNEE = 8.0, 30.0
+"""Smallest and largest |z| beyond which a warp is logarithmic, so that z of fill values such as 1e36 is moderate."""
+BOUND_REACH = 8.0
+"""Number of standard deviations from the median at which a warp becomes linear towards a bound."""
+MIN_MARGIN, MIN_LOGIT_MARGIN = 1e-250, 1e-13
+"""Smallest distance from a bound, relative to the unit, at which a warp becomes linear; floats near 1 are coarser."""
+CLUSTER_RATIO = 100.0
+"""Ratio of a gap to the wider of the clusters on its two sides from which the gap is shortened."""
+MIN_CLUSTER_ROWS = 10
+"""Minimum number of rows in a cluster; each also has at least 1% of the rows."""
+CLUSTER_GAP = 3.0
+"""Length of a shortened gap, in interquartile ranges of clusters."""
+MAX_FLOAT = float(np.finfo(np.float64).max)
+"""Largest absolute value of a sampled number."""
 
 
 @dataclass(frozen=True)
 class Warp:
-    """Smooth increasing map z = t((b(x) - loc) / scale) of a continuous column.
+    """Smooth increasing map z = k(t((b(x) - loc) / scale)) of a continuous column onto the real line.
 
-    b maps the bounds of the column to infinity: the logit with two bounds, the logarithm or the inverse of softplus
-    with one, the identity without bounds. t shortens heavy tails by asinh where that increases the likelihood, and is
-    the identity otherwise.
+    b maps bounds of the column towards infinity: the logit with two bounds, the logarithm or the inverse of softplus
+    with one. It is the identity without bounds, and piecewise linear where the values form clusters that are very far
+    apart. t shortens heavy tails by asinh where that increases the likelihood, and is the identity otherwise. k is the
+    identity up to `knee`, and logarithmic beyond.
+
+    Very close to a bound, b continues along its tangent. A value on the bound, or beyond it, then has a finite z and a
+    small density; the map is a bijection of the real line, so that no mass is lost.
 
     Example:
         >>> x = np.random.default_rng(0).lognormal(size=1000)
@@ -50,12 +69,16 @@ class Warp:
     """Upper bound of x, possibly infinity."""
     unit: float
     """Unit in which b measures distances from a bound."""
-    pad: float
-    """Added to distances from a bound, so that a value on the bound has a finite z."""
     loc: float
     scale: float
     heavy: bool
     """Whether t is asinh."""
+    margin: float = MIN_MARGIN
+    """Distance from a bound, in units of `unit`, within which b is linear."""
+    knots: tuple[tuple[float, float], ...] = ()
+    """Points (x, b(x)) of the piecewise linear b, for clusters."""
+    knee: float = MIN_KNEE
+    """Largest |z| up to which k is the identity."""
     first: float = 0.0
     """Smallest z of the fitted values."""
     last: float = 0.0
@@ -70,10 +93,13 @@ class Warp:
             bounds: Candidates for the bounds `(low, high)`.
         """
         sample = x if len(x) <= MAX_WARP_ROWS else x[np.linspace(0, len(x) - 1, MAX_WARP_ROWS).astype(int)]
+        knots = find_cluster_knots(sample)
+        bases = [
+            (base, low, high) for low, high in bounds for base in _bases_for(low, high) if base != "clusters" or knots
+        ]
         candidates = [
-            cls._standardize(sample, base, low, high, heavy)
-            for low, high in bounds
-            for base in _bases_for(low, high)
+            cls._standardize(sample, base, low, high, heavy, knots)
+            for base, low, high in bases
             for heavy in (False, True)
         ]
         best = max(candidates, key=lambda warp: warp._gaussian_log_likelihood(sample))
@@ -81,21 +107,31 @@ class Warp:
         return replace(best, first=float(z.min()), last=float(z.max()))
 
     @classmethod
-    def _standardize(cls, x: FloatArray, base: str, low: float, high: float, heavy: bool) -> Warp:
+    def _standardize(
+        cls, x: FloatArray, base: str, low: float, high: float, heavy: bool, knots: tuple[tuple[float, float], ...]
+    ) -> Warp:
         """Warp that maps the median to 0 and the quartiles to those of a standard normal distribution."""
         distance = np.minimum(x - low, high - x)
-        unit, pad = 1.0, 0.0
-        if base != "identity":
-            unit = high - low if base == "logit" else float(np.median(distance)) or float(distance.mean()) or 1.0
-            positive = distance[distance > 0]
-            touching = len(positive) < len(distance) and len(positive) > 0
-            pad = max(float(positive.min()) / (2 * unit), 1e-6) if touching else 1e-9
-        y = cls(base, low, high, unit, min(pad, 0.01), 0.0, 1.0, False)(x)[0]
-        median = float(np.median(y))
-        ranges = [np.quantile(y, 1 - tail) - np.quantile(y, tail) for tail in (0.25, 0.1, 0.02, 0.0)]
-        # Half of y may be one value: its interquartile range is then 0, and wider ranges are tried.
-        scale = next((r for r in ranges if r > 1e-12 * np.abs(y).max()), NORMAL_IQR) / NORMAL_IQR
-        return cls(base, low, high, unit, min(pad, 0.01), median, float(scale), heavy)
+        unit = 1.0
+        if base == "logit":
+            unit = high - low
+        elif base in ("log", "softplus"):
+            inside = distance[distance > 0]
+            unit = float(np.quantile(inside, 0.5)) if len(inside) else 1.0
+        warp = cls(base, low, high, unit, 0.0, 1.0, False, knots=knots if base == "clusters" else ())
+        y = warp._unbound(x)[0]
+        median = float(np.quantile(y, 0.5))
+        scale = robust_scale(y)
+        # The linear part of b begins far below all values, where a normal distribution has no mass that matters.
+        with np.errstate(over="ignore"):
+            reach = np.multiply(scale, np.sinh(BOUND_REACH) if heavy else BOUND_REACH)
+            lowest = float(np.abs(y - median).max(initial=0.0, where=distance > 0))
+        margin = float(np.clip(np.exp(-max(reach, lowest) - abs(median)), MIN_MARGIN, 1e-3))
+        if base == "logit":
+            margin = max(margin, MIN_LOGIT_MARGIN)
+        warp = replace(warp, loc=median, scale=scale, heavy=heavy, margin=margin, knee=MAX_KNEE)
+        # Only rare outliers are beyond the knee: the shape of clusters is not distorted.
+        return replace(warp, knee=float(np.clip(np.quantile(np.abs(warp(x)[0]), 0.99), MIN_KNEE, MAX_KNEE)))
 
     def _gaussian_log_likelihood(self, x: FloatArray) -> float:
         """Mean log-likelihood of x if z were normal with the standard deviation of its values, up to a constant."""
@@ -103,42 +139,77 @@ class Warp:
         return float(log_slope.mean() - np.log(z.std() + 1e-300))
 
     def __call__(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Map x within the bounds to z, and return log dz/dx as well."""
+        """Map x to z, and return log dz/dx as well."""
         y, log_slope = self._unbound(x)
-        z = (y - self.loc) / self.scale
+        with np.errstate(over="ignore"):
+            z = np.clip((y - self.loc) / self.scale, -MAX_FLOAT, MAX_FLOAT)
         log_slope = log_slope - np.log(self.scale)
         if self.heavy:
-            log_slope = log_slope - np.log(np.hypot(1.0, z))
+            log_slope = log_slope - np.log(np.hypot(1.0, np.minimum(np.abs(z), 1e150)))
             z = np.arcsinh(z)
-        return z, log_slope
+        beyond = np.maximum(np.abs(z) - self.knee, 0.0)
+        return np.where(beyond > 0, np.sign(z) * (self.knee + np.log1p(beyond)), z), log_slope - np.log1p(beyond)
 
     def inverse(self, z: FloatArray) -> FloatArray:
-        """Map z to x, which is finite and within the bounds."""
-        # Clipped before sinh and exp overflow: samples far out in the tails stay finite.
+        """Map z to a finite x."""
+        # Clipped before exp and sinh overflow: samples far out in the tails stay finite.
+        beyond = np.clip(np.abs(z) - self.knee, 0.0, 700.0)
+        z = np.where(beyond > 0, np.sign(z) * (self.knee + np.expm1(beyond)), z)
         z = np.sinh(np.clip(z, -700, 700)) if self.heavy else z
-        y = np.clip(z * self.scale + self.loc, -1e300, 1e300)
-        if self.base == "identity":
-            return y
-        if self.base == "logit":
-            share = (expit(y) - self.pad) / (1 - 2 * self.pad)
-            return np.clip(self.low + self.unit * share, self.low, self.high)
-        y = y * self._sign
-        distance = np.exp(np.minimum(y, 600.0)) if self.base == "log" else np.logaddexp(0.0, y)
-        distance = np.maximum(distance - self.pad, 0.0) * self.unit
-        return self.low + distance if self._sign > 0 else self.high - distance
+        with np.errstate(over="ignore"):
+            y = np.clip(z * self.scale + self.loc, -MAX_FLOAT, MAX_FLOAT)
+            return np.clip(self._bound(y), -MAX_FLOAT, MAX_FLOAT)
 
     def _unbound(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Map x to b(x), and return log db/dx as well."""
         if self.base == "identity":
             return x, np.zeros_like(x)
+        if self.base == "clusters":
+            return _interpolate_linearly(x, np.array(self.knots))
+        with np.errstate(over="ignore"):
+            if self.base == "logit":
+                low, high = (x - self.low) / self.unit, (self.high - x) / self.unit
+                y_low, slope_low = _log_with_tangent(low, self.margin)
+                y_high, slope_high = _log_with_tangent(high, self.margin)
+                # d/dx [l(p) - l(1 - p)], with l the logarithm or its tangent
+                return y_low - y_high, np.logaddexp(slope_low, slope_high) - np.log(self.unit)
+            distance = (x - self.low if self._sign > 0 else self.high - x) / self.unit
+            if self.base == "log":
+                y, log_slope = _log_with_tangent(distance, self.margin)
+                return self._sign * y, log_slope - np.log(self.unit)
+            inside = np.maximum(distance, self.margin)
+            log_slope = -np.log(-np.expm1(-inside))
+            # the inverse of softplus is d + log(1 - exp(-d)), with the slope 1 / (1 - exp(-d))
+            y = inside - log_slope + (distance - inside) * np.exp(log_slope)
+        return self._sign * y, log_slope - np.log(self.unit)
+
+    def _bound(self, y: FloatArray) -> FloatArray:
+        """Inverse of b."""
+        if self.base == "identity":
+            return y
+        if self.base == "clusters":
+            return _interpolate_linearly(y, np.array(self.knots)[:, ::-1])[0]
         if self.base == "logit":
-            y = logit(self.pad + (1 - 2 * self.pad) * (x - self.low) / self.unit)
-            return y, np.log((1 - 2 * self.pad) / self.unit) - log_expit(y) - log_expit(-y)
-        distance = (x - self.low if self._sign > 0 else self.high - x) / self.unit + self.pad
-        if self.base == "log":
-            return self._sign * np.log(distance), -np.log(distance * self.unit)
-        rest = np.log(-np.expm1(-distance))  # the inverse of softplus is d + log(1 - exp(-d))
-        return self._sign * (distance + rest), -rest - np.log(self.unit)
+            return self._bound_logit(y)
+        y = y * self._sign
+        start = np.log(self.margin) if self.base == "log" else self.margin + np.log(-np.expm1(-self.margin))
+        inside = np.clip(y, start, 700.0) if self.base == "log" else np.maximum(y, start)
+        slope = self.margin if self.base == "log" else -np.expm1(-self.margin)
+        distance = np.exp(inside) if self.base == "log" else np.logaddexp(0.0, inside)
+        distance = (distance + np.minimum(y - inside, 0.0) * slope) * self.unit
+        return self.low + distance if self._sign > 0 else self.high - distance
+
+    def _bound_logit(self, y: FloatArray) -> FloatArray:
+        """Inverse of the logit with tangents at both ends."""
+        share = np.minimum(expit(-np.abs(y)), 0.5)  # distance to the closer bound, in units of `unit`
+        # Near a bound b is about the tangent alone, since the other logarithm is about 0. Newton steps do the rest.
+        start = np.log(self.margin)
+        share = np.where(-np.abs(y) < start, self.margin * (1 - np.abs(y) - start), share)
+        for _ in range(3):
+            y_near, slope_near = _log_with_tangent(share, self.margin)
+            y_far, slope_far = _log_with_tangent(1 - share, self.margin)
+            share = share - (y_near - y_far + np.abs(y)) / (np.exp(slope_near) + np.exp(slope_far))
+        return np.where(y < 0, self.low + self.unit * share, self.high - self.unit * share)
 
     @property
     def _sign(self) -> int:
@@ -152,19 +223,98 @@ class Warp:
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Warp:
         """Build a warp from the output of `to_dict`."""
-        warp = cls(**state)
-        if warp.base not in BASES or not (0 < warp.scale < np.inf and 0 < warp.unit < np.inf):
+        warp = cls(**{**state, "knots": tuple((float(x), float(y)) for x, y in state["knots"])})
+        is_positive = all(0 < value < np.inf for value in (warp.scale, warp.unit, warp.margin, warp.knee))
+        if warp.base not in BASES or not is_positive:
             raise ValueError(
-                f"a warp must have a base of {BASES} and a positive scale and unit, got the base {warp.base!r}, "
-                f"the scale {warp.scale} and the unit {warp.unit}"
+                f"a warp must have a base of {BASES} and a positive scale, unit, margin and knee, got the base "
+                f"{warp.base!r}, the scale {warp.scale}, the unit {warp.unit}, the margin {warp.margin} and the knee "
+                f"{warp.knee}"
             )
+        rises = np.diff(np.array(warp.knots).reshape(-1, 2), axis=0)
+        if (warp.base == "clusters") != (len(rises) > 0) or not (rises > 0).all():
+            raise ValueError(f"knots must increase, and belong to clusters, got {len(warp.knots)} for {warp.base!r}")
         return warp
 
 
 def _bases_for(low: float, high: float) -> list[str]:
     """Names of the maps b that suit these bounds."""
     n_bounds = int(np.isfinite(low)) + int(np.isfinite(high))
-    return [["identity"], ["log", "softplus"], ["logit"]][n_bounds]
+    return [["identity", "clusters"], ["log", "softplus"], ["logit"]][n_bounds]
+
+
+def robust_scale(y: FloatArray) -> float:
+    """Standard deviation of a normal distribution with the interquartile range of y, or a wider range if that is 0."""
+    for tail in (0.25, 0.1, 0.02, 0.0):
+        low, high = (float(end) for end in np.quantile(y, [tail, 1 - tail]))
+        # Differences within the rounding of these two quantiles are none; values further out have no say.
+        if high - low > 4 * np.spacing(max(abs(low), abs(high))):
+            return min(high - low, MAX_FLOAT) / NORMAL_IQR
+    return 1.0
+
+
+def _log_with_tangent(d: FloatArray, margin: float) -> tuple[FloatArray, FloatArray]:
+    """log(d), continued below `margin` by its tangent, and the logarithm of the slope."""
+    inside = np.maximum(d, margin)
+    log_inside = np.log(inside)
+    return log_inside + (d - inside) / inside, -log_inside
+
+
+def _interpolate_linearly(x: FloatArray, knots: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Piecewise linear function through knots `(K, 2)`, with the outer slopes beyond, and its log-slope."""
+    slopes = np.diff(knots[:, 1]) / np.diff(knots[:, 0])
+    piece = np.clip(np.searchsorted(knots[:, 0], x, side="right") - 1, 0, len(slopes) - 1)
+    with np.errstate(over="ignore"):
+        y = knots[piece, 1] + (x - knots[piece, 0]) * slopes[piece]
+    return y, np.log(slopes[piece])
+
+
+def find_cluster_knots(x: FloatArray) -> tuple[tuple[float, float], ...]:
+    """Knots of a map that brings clusters close together which are very far apart; none if there are no such clusters.
+
+    Each cluster is measured in units of its interquartile range. The gaps between them become `CLUSTER_GAP` long.
+    Outliers, up to half a percent on either side, belong to the outer clusters.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=1000)
+        >>> find_cluster_knots(x)
+        ()
+        >>> len(find_cluster_knots(np.append(x, x + 1e9)))
+        4
+    """
+    ordered = np.sort(x)
+    n_outliers = int(0.005 * len(x))
+    ordered = ordered[n_outliers : len(ordered) - n_outliers]
+    min_rows = max(MIN_CLUSTER_ROWS, int(0.01 * len(x)))
+    with np.errstate(over="ignore"):
+        ends = _split_at_gaps(ordered, min_rows)
+    if len(ends) < 2:
+        return ()
+    knots: list[tuple[float, float]] = []
+    y = 0.0
+    for start, stop in ends:
+        cluster = ordered[start:stop]
+        width = float(cluster[-1] - cluster[0])
+        left, right = float(cluster[0]) - width, float(cluster[-1]) + width
+        knots.append((left, y))
+        y += (right - left) / (robust_scale(cluster) * NORMAL_IQR)
+        knots.append((right, y))
+        y += CLUSTER_GAP
+    is_rising = (np.diff(np.array(knots), axis=0) > 0).all()
+    return tuple(knots) if is_rising else ()
+
+
+def _split_at_gaps(ordered: FloatArray, min_rows: int) -> list[tuple[int, int]]:
+    """Ranges of indices of clusters among increasing values, split at gaps that dwarf the values next to them."""
+    if len(ordered) < 2 * min_rows:
+        return [(0, len(ordered))]
+    n_gaps = len(ordered) - 2 * min_rows + 1
+    spans = ordered[min_rows - 1 :] - ordered[: len(ordered) - min_rows + 1]
+    gaps = np.diff(ordered[min_rows - 1 : len(ordered) - min_rows + 1])
+    neighbours = np.maximum(spans[:n_gaps], spans[min_rows:])
+    cuts = np.flatnonzero((neighbours > 0) & (gaps > CLUSTER_RATIO * neighbours)) + min_rows
+    ends = [0, *cuts.tolist(), len(ordered)]
+    return list(pairwise(ends))
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
-from elflow.tabular import _kinds
+from elflow.tabular import _grids, _kinds
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 from elflow.tabular._kinds import COLUMN_KINDS, Declaration, Level
 from elflow.tabular._maps import Steps, Warp
+from elflow.tabular._numbers import count_states, plan_numbers
 
 __all__ = ["COLUMN_KINDS", "Column"]
 
@@ -30,8 +31,13 @@ class Column:
     frequency of the value. A point u of the cell represents the value, and z is the normal quantile of u. Every column
     is then about standard normal, and the flow mostly learns how the columns depend on each other.
 
-    Numbers on a decimal grid with many ties (heights in centimetres, prices) also become cells: `step` is the spacing
+    Numbers on a grid (heights in centimetres, prices, counts) whose frequencies look like those of a rounded smooth
+    density become intervals of z as wide as the grid (`dithered`), others on a grid become cells. `step` is the spacing
     of the grid, and the density of a value is its probability divided by the spacing.
+
+    Exact values that are far more frequent than a smooth density allows, such as zeros of rainfall, are `atoms`. A
+    column with atoms, or with missing values, is in one of several states in each row: at an atom, missing, or anywhere
+    else. An indicator has a cell for each state. Where the state determines the value, z is pure noise.
 
     Example:
         >>> column = Column.fit(pd.Series([3, 4, 3, 3], name="count"))
@@ -51,17 +57,28 @@ class Column:
     map: Warp | Steps
     """Map of a continuous column to z, or of integers that represent the values to cells."""
     step: float | None = None
-    """Spacing of the grid on which numbers or datetimes lie, if they become cells."""
+    """Spacing of the grid on which numbers or datetimes lie, if there is one."""
     levels: tuple[Level, ...] | None = None
     """Categories, if the column has any."""
     missing: float = 0.0
     """Share of missing values; 0 if missing values are not modelled."""
     bounds: tuple[float, float] | None = None
-    """Declared bounds of integers; the probability outside is zero."""
+    """Declared bounds of numbers; the density outside is zero. Inferred bounds are those of `map`, and are soft."""
     ordered: bool = False
     """Whether the categories have an order."""
     unit: str = "ns"
     """Unit of `step` for datetimes."""
+    local: bool = False
+    """Whether datetimes with a time zone are on a grid in local time."""
+    dithered: bool = False
+    """Whether values on the grid become intervals of z as wide as the grid."""
+    atoms: tuple[float, ...] = ()
+    """Exact values with a probability, in increasing order."""
+    shares: tuple[float, ...] = ()
+    """Shares of the states, if there are several: atoms below the median of the other values, these other values, atoms
+    above, missing values."""
+    position: int = 0
+    """Position of the state of all values that are neither atoms nor missing."""
 
     @classmethod
     def fit(
@@ -78,49 +95,47 @@ class Column:
             declared: Kind of the column, or bounds `(low, high)` of numbers, each of which may be None. The kind is
                 inferred if left out.
             model_missing: Whether missing values are modelled.
-            infer_bounds: Whether bounds of continuous columns are inferred where none are declared.
+            infer_bounds: Whether bounds and atoms of numeric columns are inferred; a context needs neither.
         """
         name = str(values.name)
         present = values[values.notna()]
-        n_missing = len(values) - len(present)
-        share = (n_missing + 0.5) / (len(values) + 1) if model_missing and n_missing else 0.0
+        n_missing = len(values) - len(present) if model_missing else 0
         present = _kinds.convert_objects(name, present)
         kind, bounds = _kinds.resolve_kind(name, declared, _kinds.infer_kind(name, present))
-        facts: dict[str, Any] = {"name": name, "kind": kind, "dtype": str(values.dtype), "missing": share}
+        facts: dict[str, Any] = {"name": name, "kind": kind, "dtype": str(values.dtype)}
         if kind in ("category", "boolean"):
             facts["levels"] = _kinds.list_levels(values, present)
             facts["ordered"] = bool(getattr(values.dtype, "ordered", False))
-        elif kind == "continuous":
-            x = present.to_numpy(np.float64)
-            distinct = np.unique(x)
-            max_levels = min(_kinds.MAX_NUMERIC_LEVELS, max(1, len(x) // _kinds.MAX_NUMERIC_LEVELS))
-            if declared is None and len(distinct) <= max_levels:
-                facts |= {"kind": "category", "levels": tuple(distinct.tolist())}
-            elif declared is not None or (step := _kinds.find_decimal_step(x, distinct)) is None:
-                _kinds.warn_about_atoms(name, x)
-                return cls(map=Warp.fit(x, _kinds.candidate_bounds(name, x, bounds, infer_bounds)), **facts)
-            else:
-                facts["step"] = step
-        elif kind == "integer":
-            if bounds is not None:
-                _kinds.check_within_bounds(name, present.to_numpy(np.float64), bounds)
-            facts |= {"step": 1.0, "bounds": bounds}
-        else:
+        elif kind == "datetime":
             counts, facts["unit"] = _kinds.datetimes_to_integers(name, present)
             facts["step"] = _kinds.find_integer_step(counts)
-        # `to_integers` depends on the other fields only, so that any map will do
-        integers = cls(map=Steps(np.array([0, 1]), np.array([0.0, 1.0])), **facts).to_integers(present)
-        if int(integers.max()) - int(integers.min()) >= _kinds.MAX_INTEGER_SPAN:
-            raise ValueError(
-                f"column {name!r} must span less than 2**53, got {integers.min()} to {integers.max()}: drop it, or "
-                "make it a category"
-            )
-        return cls(map=Steps.fit(integers), **facts)
+            local = _kinds.datetimes_to_integers(name, present, local=True)[0]
+            if (local_step := _kinds.find_integer_step(local)) > facts["step"]:
+                facts |= {"step": local_step, "local": True}
+        else:
+            is_point = declared == "continuous"
+            facts |= plan_numbers(facts, present, bounds, declared is None, is_point, infer_bounds)
+        atoms = facts.pop("atoms", np.zeros(0))
+        if "map" not in facts:
+            # `to_integers` depends on the other fields only, so that any map will do
+            integers = cls(map=Steps(np.array([0, 1]), np.array([0.0, 1.0])), **facts).to_integers(present)
+            if int(integers.max()) - int(integers.min()) >= _kinds.MAX_INTEGER_SPAN:
+                raise ValueError(
+                    f"column {name!r} must span less than 2**53, got {integers.min()} to {integers.max()}: drop it, or "
+                    "make it a category"
+                )
+            facts["map"] = Steps.fit(integers)
+        return cls(**facts, **count_states(present, atoms, n_missing))
 
     @property
     def is_discrete(self) -> bool:
-        """Whether values become cells."""
+        """Whether values become cells of (0, 1)."""
         return isinstance(self.map, Steps)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each value is one exact number z."""
+        return not (self.is_discrete or self.dithered or self.shares)
 
     @property
     def z_range(self) -> tuple[float, float]:
@@ -133,51 +148,143 @@ class Column:
         """Cells of values, `(N,)`.
 
         Returns:
-            The lower ends of the cells, their widths, and the logarithms to add to the log-density of z, `(N,)` each.
-            Where the width is 0 there is no cell, and the first number is z. A missing value has the cell (0, 1).
+            The lower ends of the cells, their widths, and the logarithms to add to the log-density of z, `(N,)` each:
+            see `elflow.flows.dequantization.Cells` for widths that are zero or negative. A missing value and an atom
+            have the cell (0, 1).
         """
-        is_missing = values.isna().to_numpy()
         low, width, offset = np.zeros(len(values)), np.ones(len(values)), np.zeros(len(values))
-        present = _kinds.convert_objects(self.name, values[~is_missing])
+        has_value = self.encode_states(values) == self.position
+        present = _kinds.convert_objects(self.name, values[has_value])
         if isinstance(self.map, Steps):
-            integers = self.to_integers(present)
-            low[~is_missing], width[~is_missing] = self.map.encode(integers)
-            if self.kind == "continuous" and self.step is not None:
-                offset[~is_missing] = -np.log(self.step)
-            if self.bounds is not None:
-                is_outside = (integers < self.bounds[0]) | (integers > self.bounds[1])
-                offset[~is_missing] = np.where(is_outside, -np.inf, 0.0)
+            low[has_value], width[has_value] = self.map.encode(self.to_integers(present))
+        elif self.dithered:
+            low[has_value], width[has_value] = self._encode_dithered(self.to_integers(present))
         else:
+            low[has_value], offset[has_value] = self.map(self._to_floats(present))
+            width[has_value] = 0.0
+        if self.kind == "continuous" and self.step is not None and (self.is_discrete or self.dithered):
+            offset[has_value] = -np.log(self.step)
+        if self.bounds is not None:
             x = self._to_floats(present)
-            is_inside = (x >= self.map.low) & (x <= self.map.high)
-            low[~is_missing], log_slope = self.map(np.clip(x, self.map.low, self.map.high))
-            width[~is_missing] = 0.0
-            offset[~is_missing] = np.where(is_inside, log_slope, -np.inf)
+            offset[has_value] = np.where((x < self.bounds[0]) | (x > self.bounds[1]), -np.inf, offset[has_value])
         return low, width, offset
 
-    def encode_midpoints(self, values: pd.Series) -> FloatArray:
-        """Number z in the middle of each value's cell, `(N,)`; 0 for a missing value."""
-        low, width, _ = self.encode(values)
-        with np.errstate(invalid="ignore"):  # `low` is z where there is no cell: its quantile is not used
-            return np.where(width == 0, low, ndtri(np.clip(low + width / 2, 1e-12, 1 - 1e-12)))
+    def _encode_dithered(self, integers: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Intervals of z of grid points: lower ends, and widths with a negative sign."""
+        assert isinstance(self.map, Warp)
+        step = self.step or 1.0
+        numbers = _grids.skip_atoms(integers, self._atom_integers).astype(np.float64)
+        low, high = self.map((numbers - 0.5) * step)[0], self.map((numbers + 0.5) * step)[0]
+        # Far from the origin, the difference is mostly rounding; the slope is not.
+        by_slope = step * np.exp(np.minimum(self.map(numbers * step)[1], 600.0))
+        width = np.where(high - low > 1e-6 * np.abs(low), high - low, by_slope)
+        return low, -np.maximum(width, 1e-300)
 
-    def decode(self, z: FloatArray, is_missing: BoolArray | None = None) -> pd.Series:
-        """Values that the numbers z `(N,)` represent, in the dtype of the column; missing where `is_missing`."""
+    def encode_states(self, values: pd.Series) -> IntArray:
+        """State of each value, `(N,)`: its position in `shares`; 0 for all values if there is only one state."""
+        states = np.full(len(values), self.position)
+        is_missing = values.isna().to_numpy()
+        states[is_missing] = len(self.shares) - 1 if self.missing else -1
+        if self.atoms:
+            present = _kinds.convert_objects(self.name, values[~is_missing])
+            x, atoms = self._to_floats(present), np.array(self.atoms)
+            if self.step is not None:
+                x, atoms = np.round(x / self.step), self._atom_integers.astype(np.float64)
+            elif self.dtype.lower() in ("float16", "float32"):
+                with np.errstate(over="ignore"):
+                    x, atoms = x.astype(self.dtype.lower()), atoms.astype(self.dtype.lower())
+            index = np.clip(np.searchsorted(atoms, x), 0, len(atoms) - 1)
+            state = np.where(index < self.position, index, index + 1)
+            states[~is_missing] = np.where(atoms[index] == x, state, self.position)
+        return states
+
+    def decode_states(self, z: FloatArray) -> IntArray:
+        """States whose cells contain the normal quantiles z, `(N,)`."""
+        return np.searchsorted(np.cumsum(self.shares)[:-1], ndtr(z), side="right")
+
+    def state_value(self, state: int) -> float | None:
+        """Atom of a state; None for the state of all other values."""
+        return None if state == self.position else self.atoms[state - (state > self.position)]
+
+    @property
+    def _atom_integers(self) -> IntArray:
+        """Atoms as multiples of the step."""
+        return np.round(np.array(self.atoms) / (self.step or 1.0)).astype(np.int64)
+
+    def encode_upper(self, values: pd.Series) -> FloatArray:
+        """Number z at the upper end of each value's cell, `(N,)`, none of which is missing; atoms have no cell.
+
+        A column's value is at most this one if and only if it is an atom up to it, or its z is at most this number.
+        """
+        if isinstance(self.map, Warp) and not self.dithered:
+            x = self._to_floats(_kinds.convert_objects(self.name, values))
+            return self.map(x)[0]
+        if self.dithered:
+            integers = self.to_integers(_kinds.convert_objects(self.name, values))
+            # An atom has no interval of its own: the one before it is the last up to it.
+            is_atom = np.isin(integers, self._atom_integers)
+            low, width = self._encode_dithered(integers)
+            return np.where(is_atom, low, low - width)
+        low, width, _ = self.encode(values)
+        return np.asarray(ndtri(np.clip(low + width, 0, 1)))
+
+    def encode_midpoints(self, values: pd.Series) -> FloatArray:
+        """Number z in the middle of each value's cell, `(N,)`; 0 for a missing value and for an atom."""
+        low, width, _ = self.encode(values)
+        with np.errstate(invalid="ignore"):  # `low` is z unless there is a cell of (0, 1): its quantile is not used
+            return np.where(width <= 0, low - width / 2, ndtri(np.clip(low + width / 2, 1e-12, 1 - 1e-12)))
+
+    def decode(self, z: FloatArray, states: IntArray | None = None) -> pd.Series:
+        """Values that the numbers z `(N,)` represent, in the dtype of the column.
+
+        Arguments:
+            z: The numbers.
+            states: State of each value, `(N,)`; None if all are neither atoms nor missing.
+        """
         if isinstance(self.map, Warp):
-            return self._restore(pd.Series(self.map.inverse(z)), is_missing)
-        integers = self.map.decode(ndtr(z))
+            values = pd.Series(self._decode_numbers(z))
+        else:
+            values = self._decode_integers(self.map.decode(ndtr(z)))
+        is_missing = None
+        if states is not None:
+            for state in range(len(self.shares) - bool(self.missing)):
+                if (atom := self.state_value(state)) is not None:
+                    values = values.mask(pd.Series(states == state), atom)
+            is_missing = states == len(self.shares) - 1 if self.missing else None
+        return self._restore(values, is_missing)
+
+    def _decode_numbers(self, z: FloatArray) -> FloatArray:
+        """Numbers within the bounds, and on the grid if there is one."""
+        assert isinstance(self.map, Warp)
+        x = np.clip(self.map.inverse(z), self.map.low, self.map.high)
+        if self.step is None or np.abs(x).max(initial=0) >= 2.0**52 * self.step:
+            return x
+        multiples = np.round(x / self.step).astype(np.int64)
+        if self.dithered:
+            # A point on the bound is half a step beyond the last value, and may be rounded to the wrong side.
+            ends = np.ceil(self.map.low / self.step), np.floor(self.map.high / self.step)
+            multiples = np.clip(multiples, *ends).astype(np.int64)
+            multiples = _grids.unskip_atoms(multiples, self._atom_integers)
+        return _grids.multiply_step(multiples, self.step)
+
+    def _decode_integers(self, integers: IntArray) -> pd.Series:
+        """Values that integers represent: see `to_integers`."""
         if self.levels is not None:
             levels = pd.Series(list(self.levels), dtype=object)
-            values = levels.iloc[np.clip(integers, 0, len(levels) - 1)].reset_index(drop=True)
-        elif self.kind == "datetime":
+            return levels.iloc[np.clip(integers, 0, len(levels) - 1)].reset_index(drop=True)
+        if self.kind == "datetime":
             values = pd.Series((integers * int(self.step or 1)).astype(f"datetime64[{self.unit}]"))
-            if isinstance(pd.api.types.pandas_dtype(self.dtype), pd.DatetimeTZDtype):
-                values = values.dt.tz_localize("UTC")
-        elif self.kind == "continuous":
-            values = pd.Series(_kinds.multiply_step(integers, self.step or 1.0))
-        else:
-            values = pd.Series(integers)
-        return self._restore(values, is_missing)
+            dtype = pd.api.types.pandas_dtype(self.dtype)
+            if not isinstance(dtype, pd.DatetimeTZDtype):
+                return values
+            if self.local:  # an hour that a change of the clock skips becomes the next one
+                return values.dt.tz_localize(
+                    dtype.tz, ambiguous=np.ones(len(values), bool), nonexistent="shift_forward"
+                )
+            return values.dt.tz_localize("UTC")
+        if self.kind == "continuous":
+            return pd.Series(_grids.multiply_step(integers, self.step or 1.0))
+        return pd.Series(integers)
 
     def to_integers(self, present: pd.Series) -> IntArray:
         """Integers that represent the values of a discrete column, `(N,)`, none of which is missing.
@@ -191,7 +298,10 @@ class Column:
             )
             return np.where(codes < 0, len(self.levels), codes).astype(np.int64)
         if self.kind == "datetime":
-            return _kinds.datetimes_to_integers(self.name, present, self.unit)[0] // int(self.step or 1)
+            dtype = pd.api.types.pandas_dtype(self.dtype)
+            zone = str(dtype.tz) if isinstance(dtype, pd.DatetimeTZDtype) else None
+            counts, _ = _kinds.datetimes_to_integers(self.name, present, self.unit, self.local, zone)
+            return counts // int(self.step or 1)
         if pd.api.types.is_integer_dtype(present.dtype) and self.step == 1.0:
             if len(present) and int(present.max()) >= 2**62:
                 raise ValueError(f"column {self.name!r} must hold numbers below 2**62, got {present.max()}")
@@ -224,7 +334,7 @@ class Column:
             if self.dtype.lower() in ("float16", "float32"):  # samples in the tails must not overflow to infinity
                 short = np.dtype(self.dtype.lower())
                 x = np.clip(x, np.finfo(short).min, np.finfo(short).max).astype(short)
-            result = pd.Series(x).clip(self.map.low, self.map.high).astype(self.dtype)
+            result = pd.Series(x).astype(self.dtype)
         else:
             result = values.astype(self.dtype)
         if is_missing is not None and is_missing.any():
@@ -258,18 +368,34 @@ class Column:
             shown += ["..."] if len(self.levels) > MAX_LEVELS_SHOWN else []
             return f"{len(self.levels)}: {', '.join(shown)}"
         if isinstance(self.map, Warp):
-            low, high = float(self.map.low), float(self.map.high)
-            if np.isinf(low) and np.isinf(high):
-                return "any"
-            if np.isinf(low) or np.isinf(high):
-                return f"at least {low:g}" if np.isinf(high) else f"at most {high:g}"
-            return f"between {low:g} and {high:g}"
+            return self._describe_numbers()
         first, last = int(self.map.edges[0]), int(self.map.edges[-1]) - 1
         step = self.step or 1.0
         if self.kind == "datetime":
             first_time, last_time = (pd.Timestamp(end * int(step), unit=self.unit) for end in (first, last))
             return f"{first_time} to {last_time}".replace(" 00:00:00", "")
         return f"{first * step:.15g} to {last * step:.15g}" + ("" if step == 1.0 else f" in steps of {step:g}")
+
+    def _describe_numbers(self) -> str:
+        """Range or bounds of the values of a smooth column, and its atoms."""
+        assert isinstance(self.map, Warp)
+        if self.step is not None:
+            ends = self._decode_numbers(np.array([self.map.first, self.map.last]))
+            low, high = min([ends[0], *self.atoms]), max([ends[1], *self.atoms])
+            text = f"{low:.15g} to {high:.15g}" + ("" if self.step == 1.0 else f" in steps of {self.step:g}")
+        else:
+            low, high = float(self.map.low), float(self.map.high)
+            if np.isinf(low) and np.isinf(high):
+                text = "any"
+            elif np.isinf(low) or np.isinf(high):
+                text = f"at least {low:g}" if np.isinf(high) else f"at most {high:g}"
+            else:
+                text = f"between {low:g} and {high:g}"
+        parts = []
+        for state, share in enumerate(self.shares[: len(self.atoms) + 1]):
+            if (atom := self.state_value(state)) is not None:
+                parts.append(f"{share:.1%} {atom:g}")
+        return ", ".join([text, *parts])
 
     def __repr__(self) -> str:
         facts = {key: shorten(text, MAX_TEXT_SHOWN) for key, text in self.describe().items() if key != "missing"}
@@ -288,6 +414,11 @@ class Column:
             "bounds": self.bounds,
             "ordered": self.ordered,
             "unit": self.unit,
+            "local": self.local,
+            "dithered": self.dithered,
+            "atoms": list(self.atoms),
+            "shares": list(self.shares),
+            "position": self.position,
         }
 
     @classmethod
@@ -298,7 +429,15 @@ class Column:
         bounds = None if state["bounds"] is None else tuple(state["bounds"])
         if levels is not None and not levels:
             raise ValueError(f"column {state['name']!r} must have levels, got none")
-        return cls(**{**state, "map": kind.from_dict(state["map"]), "levels": levels, "bounds": bounds})
+        atoms, shares = tuple(state["atoms"]), tuple(state["shares"])
+        n_states = len(atoms) + 1 + bool(state["missing"])
+        is_valid = len(shares) == (n_states if n_states > 1 else 0) and 0 <= state["position"] <= len(atoms)
+        if not is_valid or any(share <= 0 for share in shares) or (shares and abs(sum(shares) - 1) > 1e-6):
+            raise ValueError(f"column {state['name']!r} must have a share for each of {n_states} states, got {shares}")
+        if (atoms or state["dithered"]) and kind is not Warp:
+            raise ValueError(f"column {state['name']!r} must not have atoms, since its values have cells")
+        fields = {"map": kind.from_dict(state["map"]), "levels": levels, "bounds": bounds, "atoms": atoms}
+        return cls(**{**state, **fields, "shares": shares})
 
 
 def shorten(text: str, width: int) -> str:

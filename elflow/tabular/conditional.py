@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, softmax
 from scipy.stats import qmc
 from torch import Tensor, nn
 
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_rows
-from elflow.tabular.schema import Schema
+from elflow.tabular.schema import OutsideBoundsWarning, Schema
 from elflow.training import Rows
 
 __all__ = ["Conditional", "condition", "pit_values"]
@@ -26,14 +28,18 @@ N_COARSE_POINTS = 65
 REFINED_QUANTILES = ndtr(np.linspace(-5, 5, 81))
 """Quantiles at which a refinement adds points, including far tails."""
 TEMPERATURES = (10.0, 1.0)
-"""Temperatures of the refinements: the first flattens the log-density, so that no narrow peak is lost."""
+"""Temperatures of the first refinements: the first flattens the log-density, so that no narrow peak is lost."""
+MAX_REFINEMENTS = 6
+"""Maximum number of further refinements."""
+MAX_CDF_CHANGE = 1e-3
+"""Maximum change of a cumulative distribution by a refinement at which there are no further ones."""
 N_CELL_DRAWS = 8
 """Number of points of the other columns' cells over which the density is averaged."""
 MAX_EVALUATIONS = 2**15
 """Maximum number of densities that are evaluated at a time."""
 
-Evaluate = Callable[[slice, Tensor], Tensor]
-"""Log-density up to a constant of each row, `(N, K)`, of a slice of N rows at K points each, `(N, K)`."""
+Evaluate = Callable[[Tensor, Tensor], Tensor]
+"""Log-density up to a constant, `(N, K)`, of the rows at N indices, `(N,)`, at K points each, `(N, K)`."""
 
 
 class Conditional:
@@ -43,16 +49,21 @@ class Conditional:
     conditional density. It is evaluated on a coarse grid, then at quantiles of the estimate, and integrated with a
     log-linear interpolation: exponential tails are exact, where the trapezoidal rule would overestimate them.
 
+    A column with atoms has several states. The integral over z in each of them is proportional to the probability of
+    the state, and the distribution is a mixture of the atoms and of the continuous part.
+
     Arguments:
         model: The fitted flow.
         schema: The columns of the table.
         name: Name of the column.
-        rows: The N encoded rows, with any valid value of the column itself.
+        rows: The N encoded rows for each state of the column but that of missing values, in their order, with any valid
+            value of the column itself.
 
     Attributes:
         column: The column.
-        knots: Increasing points z, `(N, K)`.
-        cumulative: Cumulative distribution at the knots, `(N, K)`.
+        knots: Increasing points z, `(N, K)`, for values that are not atoms.
+        cumulative: Cumulative distribution at the knots, `(N, K)`, given that the value is not an atom.
+        probabilities: Probabilities of the states, `(N, states)`.
 
     Example:
         >>> from elflow import FlowDensity
@@ -65,16 +76,22 @@ class Conditional:
         (3,)
     """
 
-    def __init__(self, model: Dequantized, schema: Schema, name: str, rows: Rows) -> None:
+    def __init__(self, model: Dequantized, schema: Schema, name: str, rows: Sequence[Rows]) -> None:
         self.column = schema.column(name)
         self._model = model
         self._position = schema.positions(name)[-1]
-        self._rows = Rows(self._without_cell(rows.x), rows.context)
         has_other_cells = any(position != self._position for position in schema.cells)
         self._n_draws = N_CELL_DRAWS if has_other_cells else 1
-        self.knots, self.cumulative = integrate_density(
-            self._log_density, len(rows), self.column.z_range, n_draws=self._n_draws
-        )
+        log_masses = []
+        for state, encoded in enumerate(rows):
+            is_continuous = state == self.column.position
+            z_range = self.column.z_range if is_continuous else (-8.0, 8.0)
+            evaluate = partial(self._log_density, Rows(self._without_cell(encoded.x), encoded.context))
+            knots, cumulative, log_mass = integrate_density(evaluate, len(encoded), z_range, n_draws=self._n_draws)
+            log_masses.append(log_mass)
+            if is_continuous:
+                self.knots, self.cumulative = knots, cumulative
+        self.probabilities: FloatArray = softmax(np.stack(log_masses, 1), 1)
 
     def cdf(self, values: pd.Series | NDArray[Any]) -> FloatArray:
         """P(column <= value) in each row, `(N,)`, for one value per row, `(N,)`."""
@@ -83,16 +100,40 @@ class Conditional:
             raise ValueError(f"values must hold one value for each of {len(self.knots)} rows, got {len(values)}")
         if n_missing := int(values.isna().sum()):
             raise ValueError(f"values of {self.column.name!r} must not be missing, got {n_missing} missing values")
-        low, width, _ = self.column.encode(values)
-        z = np.where(width == 0, low, ndtri(np.clip(low + width, 0, 1)))
-        return _interpolate(z, self.knots, self.cumulative)
+        total = self.probabilities[:, self.column.position] * self._continuous_cdf(values)
+        for state, atom in self._atoms():
+            tolerance = (self.column.step or 0.0) / 4  # values on a grid may be rounded
+            total += self.probabilities[:, state] * (values.to_numpy(np.float64) >= atom - tolerance)
+        return total
 
     def quantile(self, q: FloatArray | list[float]) -> NDArray[Any]:
         """Quantiles of the column in each row, `(N, K)`, for probabilities q in (0, 1), `(K,)` or `(N, K)`."""
         q = np.broadcast_to(np.asarray(q, np.float64), (len(self.knots), np.shape(q)[-1]))
-        z = np.reshape([np.interp(*row) for row in zip(q, self.cumulative, self.knots, strict=True)], q.shape)
-        columns = [self.column.decode(z[:, k]).to_numpy() for k in range(z.shape[1])]
+        share = self.probabilities[:, [self.column.position]]
+        rest = q.copy()  # what is left for the continuous part, and the state of each quantile
+        states = np.full(q.shape, self.column.position)
+        below = np.zeros((len(q), 1))
+        for state, atom in self._atoms():
+            reached = share * self._continuous_cdf(np.full(len(q), atom))[:, None] + below
+            probability = self.probabilities[:, [state]]
+            states[(q > reached) & (q <= reached + probability)] = state
+            rest = np.where(q > reached + probability, rest - probability, rest)
+            below = below + probability
+        rest = np.clip(rest / np.maximum(share, 1e-300), 0, 1)
+        z = np.reshape([np.interp(*row) for row in zip(rest, self.cumulative, self.knots, strict=True)], q.shape)
+        columns = [self.column.decode(z[:, k], states[:, k]).to_numpy() for k in range(z.shape[1])]
         return np.stack(columns, 1)
+
+    def _atoms(self) -> Iterator[tuple[int, float]]:
+        """States of the column that are atoms, and these."""
+        for state in range(self.probabilities.shape[1]):
+            if (atom := self.column.state_value(state)) is not None:
+                yield state, atom
+
+    def _continuous_cdf(self, values: pd.Series | FloatArray) -> FloatArray:
+        """P(column <= value) in each row, `(N,)`, given that the column is not at an atom."""
+        z = self.column.encode_upper(pd.Series(values))
+        return _interpolate(z, self.knots, self.cumulative)
 
     def _without_cell(self, x: Cells) -> Cells:
         """The rows with an exact number in place of the column's own cell, whose volume must not count."""
@@ -103,9 +144,9 @@ class Conditional:
         low[:, index] = width[:, index] = 0.0
         return x._replace(low=low, width=width)
 
-    def _log_density(self, block: slice, points: Tensor) -> Tensor:
+    def _log_density(self, all_rows: Rows, index: Tensor, points: Tensor) -> Tensor:
         """Log-density along the column, averaged over points of the other columns' cells."""
-        rows = self._rows.take(block)
+        rows = all_rows.take(index)
         n_cells = len(self._model.cells)
         # One set of quasi-random points for all rows, so that results do not depend on the other rows.
         noise = torch.from_numpy(qmc.Sobol(max(1, n_cells), rng=0).random(self._n_draws)[:, None, :n_cells])
@@ -128,10 +169,18 @@ def condition(
         context: Encoded context of the rows, `(N, context)`.
     """
     frame = frame.copy(deep=False)
-    frame[name] = schema.column(name).decode(np.zeros(len(frame))).set_axis(frame.index)
-    rows = encode_rows(schema, frame, context)
-    if not rows.x.offset.isfinite().all():
-        n_outside = int((~rows.x.offset.isfinite()).sum())
+    column = schema.column(name)
+    rows = []
+    for state in range(len(column.atoms) + 1):
+        values = column.decode(np.zeros(len(frame)), np.full(len(frame), state))
+        frame[name] = values.set_axis(frame.index)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OutsideBoundsWarning)  # an error follows
+            encoded = encode_rows(schema, frame, context)
+        # The volume of the column's own value must not count, in any state.
+        offset = encoded.x.offset - torch.from_numpy(column.encode(values)[2]).to(encoded.x.offset)
+        rows.append(Rows(encoded.x._replace(offset=offset), encoded.context))
+    if n_outside := int((~rows[0].x.offset.isfinite()).sum()):
         raise ValueError(f"X must lie within the bounds of the columns conditioned on, got {n_outside} rows outside")
     return Conditional(model, schema, name, rows)
 
@@ -151,12 +200,13 @@ def pit_values(model: Dequantized, schema: Schema, name: str, z: Tensor, context
     """
     position = schema.positions(name)[-1]
 
-    def evaluate(block: slice, points: Tensor) -> Tensor:
-        c = None if context is None else context[block]
-        return log_density_along(model.flow, z[block], position, points, c)
+    def evaluate(index: Tensor, points: Tensor) -> Tensor:
+        c = None if context is None else context[index]
+        return log_density_along(model.flow, z[index], position, points, c)
 
     # Every other quantile: a histogram of PIT values needs less precision than a single conditional probability.
-    knots, cumulative = integrate_density(evaluate, len(z), schema.column(name).z_range, REFINED_QUANTILES[::2])
+    z_range = schema.column(name).z_range
+    knots, cumulative, _ = integrate_density(evaluate, len(z), z_range, REFINED_QUANTILES[::2], max_refinements=0)
     return _interpolate(z[:, position].double().numpy(), knots, cumulative)
 
 
@@ -188,49 +238,82 @@ def integrate_density(
     z_range: tuple[float, float],
     quantiles: FloatArray = REFINED_QUANTILES,
     n_draws: int = 1,
-) -> tuple[FloatArray, FloatArray]:
+    max_refinements: int = MAX_REFINEMENTS,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Cumulative distributions of densities that are known up to a factor.
 
     Arguments:
-        evaluate: Log-densities of a slice of rows.
+        evaluate: Log-densities of rows.
         count: Number of rows N.
         z_range: Range of the points.
         quantiles: Quantiles at which each refinement adds points.
         n_draws: Number of densities that `evaluate` averages for each point.
+        max_refinements: Maximum number of refinements after the first ones, until the distributions have converged.
 
     Returns:
-        Increasing points and the cumulative distribution at them, `(N, K)` each.
+        Increasing points and the cumulative distribution at them, `(N, K)` each, and the log-mass of each row, `(N,)`.
     """
+    size = max(1, MAX_EVALUATIONS // (len(quantiles) * n_draws))
+    distributions: list[tuple[FloatArray, FloatArray, float]] = []
+    for start in range(0, count, size):
+        index = torch.arange(start, min(start + size, count))
+        distributions += _integrate_rows(evaluate, index, z_range, quantiles, max_refinements)
+    if not distributions:
+        return np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0)
+    n_knots = max(len(knots) for knots, _, _ in distributions)
+    # Rows may have different numbers of knots: the last one is repeated.
+    padding = [(0, n_knots - len(knots)) for knots, _, _ in distributions]
+    knots, cumulative, log_mass = zip(*distributions, strict=True)
+    return (
+        np.stack([np.pad(row, pad, mode="edge") for row, pad in zip(knots, padding, strict=True)]),
+        np.stack([np.pad(row, pad, mode="edge") for row, pad in zip(cumulative, padding, strict=True)]),
+        np.array(log_mass),
+    )
 
-    def evaluate_all(points: FloatArray) -> FloatArray:
-        size = max(1, MAX_EVALUATIONS // (points.shape[1] * n_draws))
-        blocks = [slice(start, start + size) for start in range(0, count, size)]
-        log_densities = [evaluate(block, torch.from_numpy(points[block])).numpy() for block in blocks]
-        return np.concatenate(log_densities) if log_densities else np.zeros(points.shape)
 
-    knots = np.tile(np.linspace(*z_range, N_COARSE_POINTS), (count, 1))
-    log_density = evaluate_all(knots)
-    for temperature in TEMPERATURES:
-        estimates = zip(_accumulate(knots, log_density / temperature), knots, strict=True)
-        refined = np.reshape(
-            [np.interp(quantiles, total, points) for total, points in estimates], (count, len(quantiles))
-        )
-        log_density = np.concatenate([log_density, evaluate_all(refined)], 1)
+def _integrate_rows(
+    evaluate: Evaluate, index: Tensor, z_range: tuple[float, float], quantiles: FloatArray, max_refinements: int
+) -> list[tuple[FloatArray, FloatArray, float]]:
+    """Knots, cumulative distribution and log-mass of each of the rows at some indices.
+
+    Each row is refined until it has converged, so that its result does not depend on the other rows.
+    """
+    results: dict[int, tuple[FloatArray, FloatArray, float]] = {}
+    knots = np.tile(np.linspace(*z_range, N_COARSE_POINTS), (len(index), 1))
+    log_density = evaluate(index, torch.from_numpy(knots)).numpy()
+    active = index
+    for number, temperature in enumerate([*TEMPERATURES, *[1.0] * max_refinements]):
+        estimates = zip(_accumulate(knots, log_density / temperature)[0], knots, strict=True)
+        refined = np.stack([np.interp(quantiles, total, points) for total, points in estimates])
+        log_density = np.concatenate([log_density, evaluate(active, torch.from_numpy(refined)).numpy()], 1)
         knots = np.concatenate([knots, refined], 1)
         order = np.argsort(knots, 1, kind="stable")
         knots, log_density = (np.take_along_axis(array, order, 1) for array in (knots, log_density))
-    return knots, _accumulate(knots, log_density)
+        if number < len(TEMPERATURES) - 1:
+            continue
+        cumulative, log_mass = _accumulate(knots, log_density)
+        changes = [
+            np.abs(_interpolate(points, knots, cumulative) - q) for points, q in zip(refined.T, quantiles, strict=True)
+        ]
+        is_done = (np.max(changes, 0) < MAX_CDF_CHANGE) | (number + 1 == len(TEMPERATURES) + max_refinements)
+        for row in np.flatnonzero(is_done):
+            results[int(active[row])] = knots[row], cumulative[row], float(log_mass[row])
+        active, knots, log_density = active[~torch.from_numpy(is_done)], knots[~is_done], log_density[~is_done]
+        if len(active) == 0:
+            break
+    return [results[int(row)] for row in index]
 
 
-def _accumulate(knots: FloatArray, log_density: FloatArray) -> FloatArray:
-    """Cumulative distribution at the knots of each row, for a log-density that is linear between them."""
+def _accumulate(knots: FloatArray, log_density: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Cumulative distribution at the knots of each row, for a log-density that is linear between them; its log-mass."""
     rise = np.abs(np.diff(log_density, axis=1))
-    higher = np.maximum(log_density[:, 1:], log_density[:, :-1]) - log_density.max(1, keepdims=True, initial=-np.inf)
+    highest = log_density.max(1, keepdims=True, initial=-np.inf)
+    higher = np.maximum(log_density[:, 1:], log_density[:, :-1]) - highest
     # Mean of exp over a piece, relative to its higher end; its expansion near 0 avoids 0/0.
     mean = np.where(rise > 1e-6, -np.expm1(-rise) / np.maximum(rise, 1e-6), 1 - rise / 2)
     pieces = np.exp(higher) * mean * np.diff(knots, axis=1)
     total = np.concatenate([np.zeros((len(knots), 1)), np.cumsum(pieces, 1)], 1)
-    return total / total[:, -1:]
+    return total / total[:, -1:], np.log(total[:, -1]) + highest[:, 0]
 
 
 def _interpolate(z: FloatArray, knots: FloatArray, cumulative: FloatArray) -> FloatArray:

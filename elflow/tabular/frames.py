@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-__all__ = ["ContextTable", "Table", "as_frame", "digest", "fingerprint", "from_frame", "table_kind"]
+__all__ = ["ContextTable", "Table", "as_frame", "as_plain_array", "digest", "fingerprint", "from_frame", "table_kind"]
 
 Table: TypeAlias = "pd.DataFrame | pl.DataFrame | pa.Table | NDArray[Any] | Sequence[Sequence[float]]"
 """Any table: of pandas, polars or pyarrow, or anything that NumPy converts to a matrix."""
@@ -33,6 +33,7 @@ def as_frame(table: Table, names: Sequence[str] | None = None) -> pd.DataFrame:
         >>> as_frame(np.eye(2)).columns.tolist()
         ['x0', 'x1']
     """
+    table = as_plain_array(table)
     kind = table_kind(table)
     if kind == "pandas":
         frame: pd.DataFrame = table
@@ -49,6 +50,23 @@ def as_frame(table: Table, names: Sequence[str] | None = None) -> pd.DataFrame:
         # scikit-learn's contract asks for the words in brackets
         raise ValueError(f"the table must have at least one column, got 0 feature(s) (shape={frame.shape})")
     return frame.reset_index(drop=True)
+
+
+def as_plain_array(table: Any) -> Any:
+    """Masked arrays with NaN where they are masked, and tensors without gradients; other tables are unchanged.
+
+    Example:
+        >>> as_plain_array(np.ma.array([[1.0, 2.0]], mask=[[False, True]]))
+        array([[ 1., nan]])
+    """
+    if isinstance(table, np.ma.MaskedArray):
+        if not np.ma.is_masked(table):
+            return table.data
+        dtype = np.dtype(np.float64 if table.dtype.kind in "biuf" else object)
+        return np.where(np.ma.getmaskarray(table), np.nan, table.data.astype(dtype))
+    if type(table).__module__.split(".")[0] == "torch" and hasattr(table, "detach"):
+        return table.detach().cpu().numpy()
+    return table
 
 
 def _from_matrix(array: NDArray[Any], names: Sequence[str] | None) -> pd.DataFrame:

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtr
 
+from elflow._checks import warn_user
 from elflow.flows.dequantization import Cells
 from elflow.tabular._arrays import FloatArray
-from elflow.tabular._kinds import Declaration
+from elflow.tabular._kinds import Declaration, is_identifier
 from elflow.tabular.columns import Column, shorten
 from elflow.tabular.frames import Table, as_frame, from_frame, table_kind
 
-__all__ = ["Schema"]
+__all__ = ["OutsideBoundsWarning", "Schema"]
 
 MAX_ONE_HOT = 32
 """Maximum number of categories of a context column that is one-hot encoded."""
@@ -24,6 +24,10 @@ MAX_COLUMNS_SHOWN = 16
 """Maximum number of columns in the text of a schema."""
 MAX_NAME_SHOWN, MAX_VALUES_SHOWN = 30, 50
 """Maximum number of characters of a column's name, and of its values, in the text of a schema."""
+
+
+class OutsideBoundsWarning(UserWarning):
+    """Warning about values outside the declared bounds of a column, whose log-density is minus infinity."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +51,8 @@ class Schema:
     """Library of the table: see `elflow.tabular.table_kind`."""
     labels: tuple[Hashable, ...] | None = None
     """Column labels of a pandas table, if not all of them are strings."""
+    ignored: tuple[str, ...] = ()
+    """Names of the columns of the fitted table that are left out, since they identify rows."""
 
     @classmethod
     def fit(
@@ -58,6 +64,9 @@ class Schema:
     ) -> Schema:
         """Infer the columns of a table.
 
+        Columns of strings most of which are unique (identifiers, free text) are left out, with a warning, unless they
+        are declared.
+
         Arguments:
             table: The table, `(N, columns)`.
             declared: Kinds or bounds of some columns, by name: see `Column.fit`.
@@ -68,6 +77,12 @@ class Schema:
         declared = {str(name): declaration for name, declaration in (declared or {}).items()}
         if unknown := [name for name in declared if name not in frame.columns]:
             raise ValueError(f"columns must name columns of the table, {list(frame.columns)}, got {unknown}")
+        ignored = [name for name in frame.columns if name not in declared and is_identifier(frame[name])]
+        if ignored:
+            _warn_about_identifiers(frame[ignored])
+            frame = frame.drop(columns=ignored)
+        if frame.shape[1] == 0:
+            raise ValueError(f"the table must have a column that does not identify rows, got only {ignored}")
         if missing == "error":
             _check_no_missing(frame)
         if empty := [name for name in frame.columns if frame[name].isna().all()]:
@@ -75,7 +90,7 @@ class Schema:
         columns = tuple(
             Column.fit(frame[name], declared.get(name), missing == "model", infer_bounds) for name in frame.columns
         )
-        return cls(columns, "pandas").with_labels_of(table)
+        return cls(columns, "pandas", ignored=tuple(ignored)).with_labels_of(table)
 
     @property
     def names(self) -> list[str]:
@@ -84,7 +99,7 @@ class Schema:
 
     @property
     def features(self) -> int:
-        """Number of numbers per row that a flow models: one per column, two where missing values are modelled."""
+        """Number of numbers per row that a flow models: one per column, two if it has atoms or missing values."""
         return len(self._is_exact())
 
     @property
@@ -98,6 +113,12 @@ class Schema:
         return [i for i, is_exact in enumerate(self._is_exact()) if not is_exact]
 
     @property
+    def numeric(self) -> list[int]:
+        """Positions of the features z of columns of numbers and datetimes, whose order and distances have a meaning."""
+        kinds = ("continuous", "integer", "datetime")
+        return [self.positions(column.name)[-1] for column in self.columns if column.kind in kinds]
+
+    @property
     def context_features(self) -> int:
         """Number of numbers per row that `encode_context` returns."""
         return sum(self._one_hot_size(column) or 1 for column in self.columns) + sum(
@@ -108,7 +129,7 @@ class Schema:
         """Whether each feature is an exact number in every row."""
         is_exact = []
         for column in self.columns:
-            is_exact += [False, False] if column.missing else [not column.is_discrete]
+            is_exact += [False, False] if column.shares else [column.is_exact]
         return is_exact
 
     def _one_hot_size(self, column: Column) -> int:
@@ -119,6 +140,7 @@ class Schema:
     def with_labels_of(self, table: Table) -> Schema:
         """The same schema for tables of the same library as `table`, with its column labels."""
         labels = table.columns.tolist() if isinstance(table, pd.DataFrame) else []
+        labels = [label for label in labels if str(label) not in self.ignored]
         has_strings_only = all(isinstance(label, str) for label in labels)
         return replace(self, table=table_kind(table), labels=None if has_strings_only else tuple(labels))
 
@@ -130,10 +152,10 @@ class Schema:
         raise ValueError(f"column must be one of {self.names}, got {name!r}")
 
     def positions(self, name: str) -> list[int]:
-        """Positions of the features of a column: first the indicator of missing values if there is one, then z."""
+        """Positions of the features of a column: first the indicator of its states if there is one, then z."""
         start = 0
         for column in self.columns:
-            size = 1 + bool(column.missing)
+            size = 1 + bool(column.shares)
             if column.name == name:
                 return list(range(start, start + size))
             start += size
@@ -152,13 +174,15 @@ class Schema:
         lows, widths, offset = [], [], np.zeros(len(frame))
         for column in self.columns:
             low, width, log_volume = column.encode(frame[column.name])
-            if column.missing:  # the cells of the indicator: first present, then missing
-                is_missing = frame[column.name].isna().to_numpy()
-                lows.append(np.where(is_missing, 1 - column.missing, 0.0))
-                widths.append(np.where(is_missing, column.missing, 1 - column.missing))
+            if column.shares:  # the cells of the indicator
+                states, shares = column.encode_states(frame[column.name]), np.array(column.shares)
+                lows.append((np.cumsum(shares) - shares)[states])
+                widths.append(shares[states])
             lows.append(low)
             widths.append(width)
             offset += log_volume
+            if (is_outside := np.isneginf(log_volume)).any():
+                _warn_about_bounds(column, frame[column.name][is_outside])
         low, width = (np.stack(parts, axis=1) if parts else np.zeros((len(frame), 0)) for parts in (lows, widths))
         return Cells(low[:, self.exact], low[:, self.cells], width[:, self.cells], offset)
 
@@ -166,8 +190,8 @@ class Schema:
         """Decode numbers `(N, features)` to a table of the library, the column labels and the dtypes of the schema."""
         series, features = [], iter(z.T)
         for column in self.columns:
-            is_missing = ndtr(next(features)) >= 1 - column.missing if column.missing else None
-            series.append(column.decode(next(features), is_missing))
+            states = column.decode_states(next(features)) if column.shares else None
+            series.append(column.decode(next(features), states))
         frame = pd.concat(series, axis=1)
         if self.labels is not None:
             frame.columns = pd.Index(list(self.labels))
@@ -223,6 +247,8 @@ class Schema:
         lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
         n_columns = f"{len(self.columns)} column" + ("" if len(self.columns) == 1 else "s")
         lines.insert(0, f"Schema of {n_columns}")
+        if self.ignored:
+            lines.append(shorten(f"left out: {', '.join(self.ignored)}", MAX_NAME_SHOWN + MAX_VALUES_SHOWN))
         if (n_more := len(self.columns) - MAX_COLUMNS_SHOWN) > 0:
             lines.append(f"and {n_more} more")
         return "\n".join(line.rstrip() for line in lines)
@@ -230,7 +256,7 @@ class Schema:
     def to_dict(self) -> dict[str, Any]:
         """Configuration for JSON; `from_dict` reads it."""
         columns = [column.to_dict() for column in self.columns]
-        return {"table": self.table, "columns": columns, "labels": self.labels}
+        return {"table": self.table, "columns": columns, "labels": self.labels, "ignored": list(self.ignored)}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Schema:
@@ -238,7 +264,44 @@ class Schema:
         labels = state["labels"]
         if labels is not None:  # JSON has no tuples, which are the labels of a pandas MultiIndex
             labels = tuple(tuple(label) if isinstance(label, list) else label for label in labels)
-        return cls(tuple(Column.from_dict(column) for column in state["columns"]), state["table"], labels)
+        columns = tuple(Column.from_dict(column) for column in state["columns"])
+        return cls(columns, state["table"], labels, tuple(state["ignored"]))
+
+
+def _warn_about_bounds(column: Column, outside: pd.Series) -> None:
+    """Warn about values outside the declared bounds of a column."""
+    values = f"{len(outside):,} value{'' if len(outside) == 1 else 's'}"
+    warn_user(
+        f"column {column.name!r} has {values} outside its declared bounds {column.bounds}, first "
+        f"{outside.iloc[0]:g} in row {outside.index[0]}: the density of such rows is zero",
+        OutsideBoundsWarning,
+    )
+
+
+def _warn_about_identifiers(ignored: pd.DataFrame) -> None:
+    """Warn about columns that are left out; some may hold numbers that were read as text."""
+    names = list(ignored.columns)
+    columns, are = ("column", "is") if len(names) == 1 else ("columns", "are")
+    declared = ", ".join(f"{name!r}: 'category'" for name in names)
+    warn_user(
+        f"{columns} {', '.join(map(repr, names))} {are} left out, since most values are unique (identifiers or free "
+        f"text): to model them, declare columns={{{declared}}} (--kind {names[0]}=category)"
+        + "".join(_describe_numbers_as_text(ignored[name].dropna()) for name in names)
+    )
+
+
+def _describe_numbers_as_text(values: pd.Series) -> str:
+    """Sentence about a column of text most of which are numbers; empty for other columns."""
+    is_number = pd.to_numeric(values, errors="coerce").notna()
+    if is_number.mean() < 0.5:
+        return ""
+    if is_number.all():
+        return f". Column {values.name!r} holds numbers as text: convert it with .astype(float)"
+    other = shorten(str(values[~is_number].iloc[0]), 30)
+    return (
+        f". Column {values.name!r} holds numbers as text, but for values such as {other!r}: make these missing "
+        f"(--na {other})"
+    )
 
 
 def _check_no_missing(frame: pd.DataFrame, fitted: bool = False) -> None:

@@ -1,0 +1,183 @@
+"""Grids and atoms of numeric columns: statistical tests that decide how their values are treated."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import nbinom, poisson
+
+from elflow.tabular._arrays import FloatArray, IntArray
+
+__all__ = ["find_atoms", "find_decimal_step", "is_smooth", "multiply_step", "skip_atoms", "unskip_atoms"]
+
+MAX_DIGITS = 12
+"""Maximum number of decimals of a grid."""
+MAX_ULPS = 4
+"""Maximum distance of a value from its grid point, in units of the last place."""
+MIN_STEP_ULPS = 64
+"""Minimum spacing of a grid, in units of the last place of the largest value."""
+N_NEIGHBOURS, N_NEAREST = 8, 3
+"""Number of distinct values on either side with which the frequency of a value is compared, and of the nearest ones."""
+MIN_ATOM_SHARE, MIN_ATOM_RATIO, MAX_ATOMS = 0.002, 2.0, 8
+"""Minimum share of the rows of an atom, minimum ratio to the frequencies of its neighbours, maximum number of atoms."""
+SIGNIFICANCE = 0.01
+"""Probability that a column without atoms has one by chance, over all of its values."""
+MIN_LEVELS = 16
+"""Minimum number of grid points of a smooth distribution."""
+MAX_TESTED_POINTS = 4096
+"""Maximum number of grid points whose frequencies are tested for smoothness."""
+MIN_WINDOW_ROWS = 20
+"""Number of rows in the window from which the expected frequency of a grid point is estimated."""
+MIN_CUBIC_ROWS = 30
+"""Number of rows per grid point from which expected frequencies are interpolated by cubic polynomials."""
+MAX_LOST_NATS = 0.05
+"""Nats per row that a smooth density may lose against separate frequencies of all grid points."""
+
+
+def find_decimal_step(distinct: FloatArray, dtype: str = "float64") -> float | None:
+    """Spacing of the coarsest decimal grid that contains all values up to rounding; None if there is no such grid.
+
+    Arguments:
+        distinct: Distinct values, `(N,)`.
+        dtype: Data type of the column, which determines the rounding of its values.
+
+    Example:
+        >>> find_decimal_step(np.array([0.25, 1.5, 7.0]))
+        0.01
+        >>> find_decimal_step(np.array([1.0, 2.0, 3.0]) / 3)
+    """
+    name = dtype.lower()
+    spacing = np.spacing(np.abs(distinct).astype(name if name in ("float16", "float32") else "float64"))
+    with np.errstate(over="ignore"):
+        for digits in range(MAX_DIGITS + 1):
+            multiples = np.round(distinct * 10.0**digits)
+            if MIN_STEP_ULPS * spacing.max() * 10.0**digits > 1 or np.abs(multiples).max() >= 2.0**50:
+                return None
+            if (np.abs(multiples / 10.0**digits - distinct) <= MAX_ULPS * spacing).all():
+                return float(10.0**-digits)
+    return None
+
+
+def multiply_step(multiples: IntArray, step: float) -> FloatArray:
+    """Multiples of a power of ten as decimals read them: 0.3 for 3 and 0.1, not 0.30000000000000004."""
+    return np.asarray(multiples / round(1 / step) if step < 1 else multiples * step, np.float64)
+
+
+def find_atoms(x: FloatArray) -> FloatArray:
+    """Values that are far more frequent than a smooth density allows, `(K,)`, in increasing order.
+
+    The frequency of a value is compared with those of its neighbours among the distinct values. If all have the same
+    expected frequency, the count of the value has a negative binomial distribution given theirs (a Poisson
+    distribution whose rate has a gamma posterior). Small probabilities, corrected for the number of values, are atoms.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> find_atoms(np.append(np.zeros(40), rng.exponential(size=960)))
+        array([0.])
+        >>> find_atoms(rng.poisson(100, size=1000) * 1.0)
+        array([], dtype=float64)
+    """
+    values, counts = np.unique(x, return_counts=True)
+    candidates = np.flatnonzero(counts >= max(3, MIN_ATOM_SHARE * len(x)))
+    if len(values) < 3 or len(candidates) == 0:
+        return np.zeros(0)
+    atoms = np.array([i for i in candidates if _is_atom(counts, int(i))], dtype=np.int64)
+    most_frequent = atoms[np.argsort(-counts[atoms], kind="stable")][:MAX_ATOMS]
+    return np.sort(values[most_frequent])
+
+
+def _is_atom(counts: IntArray, index: int) -> bool:
+    """Whether one of the distinct values is an atom."""
+    others = np.delete(counts[max(0, index - N_NEIGHBOURS) : index + N_NEIGHBOURS + 1], min(index, N_NEIGHBOURS))
+    nearest = np.delete(counts[max(0, index - N_NEAREST) : index + N_NEAREST + 1], min(index, N_NEAREST))
+    # The nearest neighbours are those with which a steep density is smooth. Medians do not see another atom.
+    if counts[index] < MIN_ATOM_RATIO * np.median(nearest):
+        return False
+    others = np.minimum(others, MIN_ATOM_RATIO * np.median(others))
+    # The first row of each distinct value is there by construction: only repetitions are compared.
+    repeats, n_others = float((others - 1).sum()), len(others)
+    return bool(nbinom.sf(counts[index] - 2, repeats + 0.5, n_others / (n_others + 1)) < SIGNIFICANCE / len(counts))
+
+
+def is_smooth(multiples: IntArray) -> bool:
+    """Whether the frequencies of integers look like those of a smooth density that was rounded.
+
+    The frequency of each integer in the central 98% is predicted from its neighbours. Separate frequencies of all
+    integers would gain the deviance of these predictions, less what it is for Poisson counts. A smooth density is
+    rejected if this gain is significant and more than `MAX_LOST_NATS` per row. Where integers are spread so widely that
+    most occur at most once, the number of ties is compared with the number of pairs close to each other.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> is_smooth(rng.normal(0, 50, size=2000).round().astype(int))
+        True
+        >>> is_smooth(rng.normal(0, 10, size=2000).round().astype(int) * 5)
+        False
+    """
+    low, high = (int(end) for end in np.quantile(multiples, [0.01, 0.99], method="nearest"))
+    inside = multiples[(multiples >= low) & (multiples <= high)]
+    if high - low >= MAX_TESTED_POINTS:
+        return not _has_excess_ties(inside)
+    if high - low + 1 < MIN_LEVELS or len(np.unique(inside)) < MIN_LEVELS:
+        return False
+    counts = np.bincount(inside - low, minlength=high - low + 1).astype(np.float64)
+    expected, variance = _predict_from_neighbours(counts)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviance = np.where(counts > 0, counts * np.log(counts / expected), 0.0) - (counts - expected)
+    interior = slice(2, -2)  # predictions at the ends are one-sided
+    excess = (deviance - _expected_deviance(expected) * (1 + variance))[interior]
+    is_significant = excess.sum() > 4 * np.sqrt((1 + variance) * np.minimum(expected, 1.0)[interior].sum())
+    return not (is_significant and excess.sum() > MAX_LOST_NATS * counts[interior].sum())
+
+
+def _has_excess_ties(values: IntArray) -> bool:
+    """Whether integers coincide far more often than they come close to each other."""
+    ordered = np.sort(values)
+    counts = np.unique(ordered, return_counts=True)[1].astype(np.float64)
+    n_ties = (counts * (counts - 1) / 2).sum()
+    reach = max(1, int(ordered[-1] - ordered[0]) // 50)
+    n_close = (np.searchsorted(ordered, ordered + reach, side="right") - np.arange(len(ordered)) - 1.0).sum() - n_ties
+    expected = n_close / (2 * reach)  # pairs at a distance d > 0 have two orders, ties one
+    return bool(n_ties > 2 * expected and poisson.sf(n_ties - 1, expected) < SIGNIFICANCE)
+
+
+def _predict_from_neighbours(counts: FloatArray) -> tuple[FloatArray, float]:
+    """Expected count of each grid point from those around it, and the relative variance of this estimate."""
+    reach = int(np.clip(np.ceil(MIN_WINDOW_ROWS / 2 / counts.mean()), 2, max(2, len(counts) // 8)))
+    weights = np.ones(2 * reach + 1)
+    if reach == 2 and counts.mean() >= MIN_CUBIC_ROWS:
+        weights = np.array([-1.0, 4.0, 0.0, 4.0, -1.0])  # exact for cubic polynomials
+    weights[reach] = 0.0
+    total = np.convolve(np.ones_like(counts), weights, mode="same")
+    expected = np.convolve(counts, weights, mode="same") / total
+    floor = 0.5 / (2 * reach)
+    return np.maximum(expected, floor), float((weights**2).sum() / weights.sum() ** 2)
+
+
+def _expected_deviance(rates: FloatArray) -> FloatArray:
+    """Mean of n log(n / rate) - (n - rate) over Poisson counts n, for each rate; about 1/2 for large rates."""
+    n = np.arange(1, 80)
+    small = np.minimum(rates, 20.0)[:, None]
+    terms = poisson.pmf(n, small) * n * np.log(n / small)
+    return np.where(rates < 20, terms.sum(1), 0.5 + 1 / (12 * np.maximum(rates, 1)))
+
+
+def skip_atoms(multiples: IntArray, atoms: IntArray) -> IntArray:
+    """Renumber the integers that are not atoms without gaps where atoms were.
+
+    Example:
+        >>> skip_atoms(np.array([0, 1, 3]), atoms=np.array([2]))
+        array([0, 1, 2])
+    """
+    return multiples - np.searchsorted(atoms, multiples)
+
+
+def unskip_atoms(numbers: IntArray, atoms: IntArray) -> IntArray:
+    """Inverse of `skip_atoms`.
+
+    Example:
+        >>> unskip_atoms(np.array([0, 1, 2]), atoms=np.array([2]))
+        array([0, 1, 3])
+    """
+    for atom in atoms:
+        numbers = numbers + (numbers >= atom)
+    return numbers

@@ -1,0 +1,109 @@
+"""Treatment of numeric columns: exact numbers, intervals or cells, and their atoms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from elflow._checks import warn_user
+from elflow.tabular import _grids, _kinds
+from elflow.tabular._arrays import FloatArray
+from elflow.tabular._maps import Warp, robust_scale
+
+__all__ = ["count_states", "plan_numbers"]
+
+MIN_FINE_STEPS = 1_000
+"""Number of steps of a grid per standard deviation from which values are treated as exact numbers."""
+MAX_MERGED_SHARE = 0.01
+"""Share of distinct values that may coincide in single precision without a warning."""
+
+
+def plan_numbers(
+    facts: dict[str, Any],
+    present: pd.Series,
+    bounds: tuple[float, float] | None,
+    is_free: bool,
+    is_point: bool,
+    infer_bounds: bool,
+) -> dict[str, Any]:
+    """Fields of a numeric column: how its values are treated, and the map of those that are smooth.
+
+    Arguments:
+        facts: The fields that are known: name, kind, dtype.
+        present: The values that are not missing.
+        bounds: Declared bounds.
+        is_free: Whether nothing is declared.
+        is_point: Whether values are exact points, even on a grid.
+        infer_bounds: Whether bounds and atoms are inferred.
+    """
+    name, kind = facts["name"], facts["kind"]
+    x = present.to_numpy(np.float64)
+    distinct = np.unique(x)
+    if bounds is not None:
+        _kinds.check_within_bounds(name, x, bounds)
+    max_levels = min(_kinds.MAX_NUMERIC_LEVELS, max(1, len(x) // _kinds.MAX_NUMERIC_LEVELS))
+    if kind == "continuous" and is_free and len(distinct) <= max_levels:
+        return {"kind": "category", "levels": tuple(distinct.tolist())}
+    step = 1.0 if kind == "integer" else None
+    if kind == "continuous" and not is_point and len(x) >= 2 * _grids.MIN_LEVELS:
+        step = _grids.find_decimal_step(distinct, facts["dtype"])
+    atoms = _grids.find_atoms(x) if infer_bounds else np.zeros(0)
+    rest = x[~np.isin(x, atoms)]
+    if len(np.unique(rest)) < 2:
+        atoms, rest = np.zeros(0), x
+    found: dict[str, Any] = {"step": step, "bounds": bounds, "atoms": atoms}
+    if step is None:
+        _kinds.warn_about_fill_values(name, rest, atoms)
+        found["map"] = Warp.fit(rest, _kinds.candidate_bounds(rest, bounds, infer_bounds))
+    else:
+        is_counter = len(distinct) == len(x) == distinct[-1] - distinct[0] + 1
+        multiples = np.round(rest / step)
+        if is_counter or np.abs(multiples).max() >= 2.0**50 or not _grids.is_smooth(multiples.astype(np.int64)):
+            return found | {"atoms": np.zeros(0)}
+        _kinds.warn_about_fill_values(name, rest, atoms)
+        found["dithered"] = robust_scale(rest) < MIN_FINE_STEPS * step
+        if found["dithered"]:
+            atom_integers = np.round(atoms / step).astype(np.int64)
+            rest = np.multiply(_grids.skip_atoms(multiples.astype(np.int64), atom_integers), step, dtype=np.float64)
+            candidates = _kinds.candidate_bounds(rest, bounds, infer_bounds, step, atom_integers)
+        else:
+            candidates = _kinds.candidate_bounds(rest, bounds, infer_bounds)
+        found["map"] = Warp.fit(rest, candidates)
+    if not found.get("dithered"):
+        _warn_about_merged_values(name, np.unique(rest), found["map"])
+    return found
+
+
+def _warn_about_merged_values(name: str, distinct: FloatArray, warp: Warp) -> None:
+    """Warn if distinct values coincide in single precision, in which flows compute."""
+    n_merged = len(distinct) - len(np.unique(warp(distinct)[0].astype(np.float32)))
+    if n_merged > max(2, MAX_MERGED_SHARE * len(distinct)):
+        warn_user(
+            f"column {name!r} has {n_merged:,} of {len(distinct):,} distinct values that coincide in single precision: "
+            "subtract a constant, or split the column into a coarse and a fine part"
+        )
+
+
+def count_states(present: pd.Series, atoms: FloatArray, n_missing: int) -> dict[str, Any]:
+    """Fields of a column that describe its states: atoms, their shares, and the share of missing values."""
+    counts: list[float] = [float(len(present))]
+    position = 0
+    if len(atoms):
+        x = present.to_numpy(np.float64)
+        rest = x[~np.isin(x, atoms)]
+        counts = [float((x == atom).sum()) for atom in atoms]
+        position = int((atoms < np.quantile(rest, 0.5)).sum())
+        counts.insert(position, float(len(rest)))
+    if n_missing:
+        counts.append(float(n_missing))
+    if len(counts) == 1:
+        return {}
+    shares = (np.array(counts) + 0.5) / (sum(counts) + 0.5 * len(counts))
+    return {
+        "atoms": tuple(float(atom) for atom in atoms),
+        "shares": tuple(shares.tolist()),
+        "position": position,
+        "missing": float(shares[-1]) if n_missing else 0.0,
+    }

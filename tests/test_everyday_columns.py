@@ -1,0 +1,346 @@
+"""Everyday columns: densities integrate to one, values come back, and distributions agree with quadrature.
+
+The flow is a standard normal distribution of the features, so that the truth is known and nothing is trained.
+"""
+
+import json
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.special import log_ndtr, ndtr
+from scipy.stats import norm
+from torch import nn
+
+from elflow import FlowDensity
+from elflow.flows.dequantization import Dequantized
+from elflow.tabular import Column, Schema
+from elflow.tabular._flow import encode_rows, score_rows
+from elflow.tabular._maps import Warp
+from elflow.tabular.conditional import condition
+
+N = 3000
+
+
+def with_atoms(rng, x, **shares):
+    """Replace random values of x by exact values: `share=value`."""
+    u = rng.random(len(x))
+    for name, value in shares.items():
+        share = int(name[1:]) / 100
+        x = np.where((u >= 0) & (u < share), value, x)
+        u = u - share
+        u = np.where(u < 0, 2, u)
+    return x
+
+
+GENERATORS = {
+    "normal": lambda r: r.normal(size=N),
+    "heavy tails": lambda r: r.standard_t(2, N),
+    "cauchy": lambda r: r.standard_cauchy(N) * 100,
+    "lognormal": lambda r: r.lognormal(size=N),
+    "very wide lognormal": lambda r: r.lognormal(sigma=10, size=N),
+    "exponential": lambda r: r.exponential(size=N),
+    "gamma with a pole at 0": lambda r: r.gamma(0.3, size=N),
+    "uniform": lambda r: r.random(N),
+    "beta": lambda r: r.beta(0.3, 0.3, N),
+    "negative": lambda r: -r.lognormal(size=N),
+    "two modes": lambda r: np.where(r.random(N) < 0.5, r.normal(-4, 1, N), r.normal(4, 0.5, N)),
+    "outlier of 1e13": lambda r: np.append(r.normal(size=N), 1e13),
+    "clusters 1e9 apart": lambda r: np.append(r.normal(size=N), r.normal(1e9, 1, N)),
+    "far from zero": lambda r: 1e6 + 1e-7 * r.normal(size=N),
+    "tiny": lambda r: 1e-30 * r.normal(size=N),
+    "single precision": lambda r: r.normal(size=N).astype("float32"),
+    "30% zeros in lognormal": lambda r: with_atoms(r, r.lognormal(size=N), _30=0.0),
+    "4% zeros in beta": lambda r: with_atoms(r, r.beta(2, 5, N), _4=0.0),
+    "60% zeros in beta": lambda r: with_atoms(r, r.beta(2, 5, N), _60=0.0),
+    "atoms at both ends": lambda r: with_atoms(r, r.beta(0.5, 0.5, N), _20=0.0, _10=1.0),
+    "three atoms": lambda r: with_atoms(r, r.normal(size=N), _10=-1.0, _15=0.0, _20=2.5),
+    "censored": lambda r: np.minimum(r.exponential(size=N), 1.5),
+    "tenths": lambda r: np.round(r.normal(20, 2, N), 1),
+    "cents": lambda r: np.round(r.lognormal(3, 1, N), 2),
+    "prices with cents": lambda r: np.round(r.uniform(6e4, 9e5, N), 2),
+    "rain in tenths": lambda r: with_atoms(r, np.round(r.gamma(0.7, 5, N), 1), _60=0.0),
+    "tenths with an atom inside": lambda r: with_atoms(r, np.round(r.normal(20, 2, N), 1), _20=21.0),
+    "prices that end in 99": lambda r: r.integers(1, 40, N) + 0.99,
+    "integers": lambda r: r.normal(170, 12, N).round().astype(int),
+    "counts": lambda r: r.poisson(3, N),
+    "counts with zeros": lambda r: with_atoms(r, r.negative_binomial(5, 0.05, N), _30=0).astype(int),
+    "heaped ages": lambda r: np.where(r.random(N) < 0.5, r.integers(4, 16, N) * 5, r.integers(20, 80, N)),
+    "large integers": lambda r: r.lognormal(10, 1, N).astype(int),
+    "a counter": lambda r: np.arange(N),
+    "levels": lambda r: r.choice([0.5, 1.0865, 2.173], N),
+}
+
+
+class StandardNormal(nn.Module):
+    """Flow whose features are independent and standard normal."""
+
+    def forward(self, c=None):
+        return self
+
+    def log_prob(self, z):
+        return torch.distributions.Normal(0.0, 1.0).log_prob(z.double()).sum(-1)
+
+
+@pytest.fixture(params=GENERATORS)
+def values(request):
+    seed = sorted(GENERATORS).index(request.param)
+    return pd.Series(GENERATORS[request.param](np.random.default_rng(seed)), name="x")
+
+
+def fit(values, **options):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "column 'x' has values far from all others")
+        return Column.fit(values, **options)
+
+
+def log_density(column, values):
+    """Log-density of values if all features are standard normal; a probability at an atom."""
+    low, width, offset = column.encode(values)
+    inside = np.where(width > 0, np.log(np.maximum(width, 1e-300)), norm.logpdf(low))
+    sign = np.where(low > 0, -1.0, 1.0)  # differences in the upper tail are those of the lower one
+    first, last = np.minimum(sign * low, sign * (low - width)), np.maximum(sign * low, sign * (low - width))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        interval = log_ndtr(last) + np.log(-np.expm1(log_ndtr(first) - log_ndtr(last)))
+    share = np.log(np.array(column.shares or (1.0,)))[column.encode_states(values)]
+    return np.where(width < 0, interval, inside) + offset + share
+
+
+def grid_points(column):
+    """All values of a column on a grid that have a noticeable probability."""
+    if column.levels is not None:
+        return pd.Series([*column.levels], name="x")
+    if column.is_discrete:
+        first, last = int(column.map.edges[0]), int(column.map.edges[-1]) - 1
+        integers = np.arange(first - 1000, last + 1000)
+    else:
+        ends = column.decode(np.array([-6.0, 6.0])).to_numpy(np.float64) / column.step
+        integers = np.arange(np.round(ends[0]), np.round(ends[1]) + 1)
+        if column.atoms:
+            integers = np.union1d(integers, np.round(np.array(column.atoms) / column.step))
+    if column.kind == "integer":
+        return pd.Series(integers.astype(np.int64), name="x")
+    return pd.Series(integers / round(1 / column.step), name="x")
+
+
+def total_mass(column):
+    """Integral of the density over all values, by quadrature, and of the probability of the atoms."""
+    if column.is_discrete or column.dithered:
+        points = grid_points(column)
+        is_density = (column.encode_states(points) == column.position) & (column.kind == "continuous")
+        unit = np.where(is_density & (column.step is not None), column.step or 1.0, 1.0)
+        return float((np.exp(log_density(column, points)) * unit).sum())
+    x = column.map.inverse(np.linspace(-8.5, 8.5, 200_001))
+    kinks = np.array([knot for knot, _ in column.map.knots])
+    x = np.unique(np.concatenate([x, kinks, np.nextafter(kinks, -np.inf)]))
+    middle = x[:-1] + np.diff(x) / 2  # the midpoint rule, which poles at bounds do not disturb
+    density = np.exp(norm.logpdf(column.map(middle)[0]) + column.map(middle)[1])
+    atoms = pd.Series(column.atoms, name="x", dtype=float)
+    share = column.shares[column.position] if column.shares else 1.0
+    return float((density * np.diff(x)).sum() * share + np.exp(log_density(column, atoms)).sum())
+
+
+def test_there_are_enough_generators():
+    assert len(GENERATORS) >= 25
+
+
+def test_densities_integrate_to_one(values):
+    assert total_mass(fit(values)) == pytest.approx(1, abs=0.002)
+
+
+def test_values_come_back(values):
+    """A random point of each cell is decoded to the value, also after a column was stored."""
+    column = fit(values)
+    column = Column.from_dict(json.loads(json.dumps(column.to_dict())))
+    low, width, offset = column.encode(values)
+    assert np.isfinite(offset).all()
+    noise = np.random.default_rng(0).uniform(0.001, 0.999, len(values))
+    u = np.clip(low + width * noise, 1e-15, 1 - 1e-15)
+    z = np.where(width > 0, norm.ppf(np.where(width > 0, u, 0.5)), low - width * noise)
+    back = column.decode(z, column.encode_states(values) if column.shares else None)
+    assert back.dtype == values.dtype
+    if column.is_exact and column.step is None:
+        assert np.allclose(back, values, rtol=1e-6 if values.dtype == "float32" else 1e-9, atol=0)
+    else:
+        is_exact = (column.encode_states(values) == column.position) & (column.step is None) & (not column.is_discrete)
+        assert (np.isclose(back, values, rtol=1e-9, atol=0) | ~is_exact).all()
+        assert ((back == values) | is_exact).all()
+
+
+def test_distributions_agree_with_samples(values):
+    """Conditional distributions pass a Kolmogorov-Smirnov test on samples of the map, and quantiles invert them."""
+    frame = pd.DataFrame({"x": values})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "column 'x' has values far from all others")
+        schema = Schema.fit(frame)
+    rng = np.random.default_rng(1)
+    sampled = np.sort(schema.decode(rng.normal(size=(20_000, schema.features)))["x"].to_numpy(np.float64))
+    column = schema.columns[0]
+    order = np.argsort(column.to_integers(pd.Series(column.levels))) if column.levels is not None else None
+    points = np.quantile(sampled, np.linspace(0.01, 0.99, 25), method="nearest").astype(values.dtype)
+    model = Dequantized(StandardNormal(), schema.exact, schema.cells)
+    rows = pd.DataFrame({"x": points})
+    distribution = condition(model, schema, "x", rows)
+    assert order is None or (np.diff(order) > 0).all()
+    cdf = distribution.cdf(rows["x"])
+    empirical = np.searchsorted(sampled, points.astype(float), side="right") / len(sampled)
+    assert np.abs(cdf - empirical).max() < 1.95 / np.sqrt(len(sampled))  # at the level 0.001
+    # the truth, from the map alone
+    shares, z = column.shares or (1.0,), column.encode_upper(rows["x"])
+    truth = shares[column.position] * ndtr(z)
+    for state in range(len(shares)):
+        if (atom := column.state_value(state)) is not None:
+            truth = truth + shares[state] * (points >= atom)
+    assert np.abs(cdf - truth).max() < 0.005
+    # quantiles invert the distribution, across jumps as well
+    q = np.array([0.02, 0.2, 0.5, 0.8, 0.98])
+    quantiles = distribution.quantile(q)
+    for k, probability in enumerate(q):
+        reached = distribution.cdf(pd.Series(quantiles[:, k]))
+        if column.is_exact:
+            assert np.abs(reached - probability).max() < 0.005
+        else:
+            assert (reached > probability - 0.005).all()
+
+
+def test_scores_are_those_of_the_map(values):
+    """Dequantisation under a standard normal flow gives the density of each value, atoms and intervals included."""
+    frame = pd.DataFrame({"x": values})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "column 'x' has values far from all others")
+        schema = Schema.fit(frame)
+    frame = frame.iloc[:: max(1, len(frame) // 50)].reset_index(drop=True)
+    model = Dequantized(StandardNormal(), schema.exact, schema.cells)
+    scores = score_rows(model, encode_rows(schema, frame), n_draws=128)
+    assert np.allclose(scores, log_density(schema.columns[0], frame["x"]), atol=0.02)
+
+
+def test_treatment_follows_from_the_data():
+    columns = {}
+    for number, name in enumerate(sorted(GENERATORS)):
+        columns[name] = fit(pd.Series(GENERATORS[name](np.random.default_rng(number)), name="x"))
+    atoms = {name: column.atoms for name, column in columns.items() if column.atoms}
+    assert atoms == {
+        "30% zeros in lognormal": (0,),
+        "4% zeros in beta": (0,),
+        "60% zeros in beta": (0,),
+        "atoms at both ends": (0, 1),
+        "three atoms": (-1, 0, 2.5),
+        "censored": (1.5,),
+        "rain in tenths": (0,),
+        "tenths with an atom inside": (21,),
+        "counts with zeros": (0,),
+    }
+    dithered = {name for name, column in columns.items() if column.dithered}
+    assert {"tenths", "integers", "rain in tenths", "counts with zeros", "tenths with an atom inside"} <= dithered
+    discrete = {name for name, column in columns.items() if column.is_discrete}
+    assert discrete == {"prices that end in 99", "counts", "heaped ages", "a counter", "levels"}
+
+
+def test_inferred_bounds_are_soft():
+    """Values beyond them, and levels never seen, have small finite densities; only declared bounds are hard."""
+    rng = np.random.default_rng(0)
+    for values in (rng.lognormal(size=250), rng.lognormal(sigma=10, size=250), rng.beta(0.3, 0.3, 250)):
+        column = Column.fit(pd.Series(values, name="x"))
+        assert np.isfinite(column.map.low)
+        beyond = log_density(column, pd.Series([-1e-9, -1.0, -1e9, -1e300, 1e9, 1e300], name="x"))
+        assert np.isfinite(beyond).all()
+        assert beyond[1] < log_density(column, pd.Series(values, name="x")).min() - 5
+        assert (column.decode(rng.normal(size=100_000)) >= 0).all()
+    levels = Column.fit(pd.Series(rng.choice([0.5, 1.5], 250), name="x"))
+    assert np.isfinite(log_density(levels, pd.Series([0.7, -3.0], name="x"))).all()
+    declared = Column.fit(pd.Series(rng.random(250), name="x"), (0, 1))
+    outside = declared.encode(pd.Series([-0.1, 0.5, 1.1], name="x"))[2]
+    assert np.isneginf(outside).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("x", "step"),
+    [
+        (np.round(5.4e6 + np.arange(200) * 0.037, 3), 0.001),
+        (1 + np.arange(200) * 1e-7, 1e-7),
+        (np.arange(200) / 3, None),
+        (np.round(np.linspace(6e4, 9e5, 200), 2), 0.01),
+    ],
+)
+def test_grids_never_merge_values(x, step):
+    values = pd.Series(np.repeat(x, 6), name="x")
+    column = Column.fit(values)
+    assert column.step == step
+    low, width, _ = column.encode(values)
+    middle = low + np.abs(width) / 2
+    assert len(np.unique(middle)) == 200
+
+
+def test_digits_of_samples():
+    rng = np.random.default_rng(0)
+    for digits, scale in ((1, 2.0), (2, 100.0), (3, 5.0)):
+        column = Column.fit(pd.Series(np.round(rng.normal(0, scale, 2000), digits), name="x"))
+        sampled = column.decode(rng.normal(size=1000))
+        assert (sampled == np.round(sampled, digits)).all()
+
+
+@pytest.mark.parametrize("base", ["log", "softplus", "logit"])
+def test_warps_are_smooth_where_their_tangents_begin(base):
+    high = 1.0 if base == "logit" else np.inf
+    warp = Warp(base, 0.0, high, 1.0, 0.0, 1.0, False, margin=1e-4, knee=8.0)
+    x = np.sort(
+        np.concatenate([np.linspace(-2e-4, 4e-4, 1001), 1 - np.linspace(-2e-4, 4e-4, 1001), [0.3, 0.5, -3.0, 9.0]])
+    )
+    z, log_slope = warp(x)
+    assert (np.diff(z) > 0).all()
+    assert np.allclose(warp.inverse(z), x, rtol=1e-9, atol=1e-12)
+    h = 1e-9
+    numerical = np.log((warp(x + h)[0] - warp(x - h)[0]) / (2 * h))
+    assert np.allclose(numerical, log_slope, atol=1e-3)
+
+
+def quick(**options):
+    flow_options = {"transforms": 2, "units": 8, "hidden_features": (32,)}
+    return FlowDensity(**({"max_steps": 300, "random_state": 0, "flow_options": flow_options} | options))
+
+
+def test_a_fitted_density_has_the_share_of_zeros_of_the_data():
+    """Zeros depend on another column: their share, their probability and the jump of the quantiles are right."""
+    rng = np.random.default_rng(0)
+    age = rng.normal(size=4000)
+    spends = rng.random(4000) < ndtr(0.5 + age)
+    frame = pd.DataFrame({"age": age, "spend": np.where(spends, np.exp(0.5 * age + rng.normal(size=4000)), 0.0)})
+    density = quick(max_steps=600).fit(frame)
+    sampled = density.sample(20_000, random_state=0)
+    assert (sampled["spend"] == 0).mean() == pytest.approx((frame["spend"] == 0).mean(), abs=0.01)
+    rows = pd.DataFrame({"age": [-1.0, 0.0, 1.0], "spend": 0.0})
+    truth = ndtr(-0.5 - rows["age"])
+    assert np.abs(density.conditional_cdf(rows, "spend") - truth).max() < 0.06
+    # log p(age, spend = 0) is log phi(age) + log P(zero | age)
+    expected = norm.logpdf(rows["age"]) + np.log(truth)
+    assert np.abs(density.score_samples(rows, n_draws=256) - expected).max() < 0.35
+    zero, median = density.conditional_quantile(rows, "spend", [0.1, 0.9]).T
+    assert (zero[:2] == 0).all()
+    assert (median > 0).all()
+    again = density.conditional_cdf(rows.assign(spend=median), "spend")
+    assert np.allclose(again, 0.9, atol=0.005)
+
+
+def test_one_outlier_does_not_ruin_a_fitted_density():
+    rng = np.random.default_rng(0)
+    for outlier in (1e13, 1e36):
+        table = np.column_stack([np.append(rng.normal(size=999), outlier), rng.normal(size=1000)])
+        with pytest.warns(UserWarning, match="column 'x0' has values far from all others"):
+            density = quick().fit(table)
+        low, high = np.quantile(density.sample(4000, random_state=0)[:, 0], [0.25, 0.75])
+        assert -0.9 < low < -0.5 < 0.5 < high < 0.9
+        scores = density.score_samples(np.array([[0.0, 0], [1, 0], [3, 0], [30, 0], [1e6, 0]]))
+        assert (np.diff(scores) < -0.2).all()
+
+
+def test_quantiles_of_no_rows_and_for_each_row():
+    rng = np.random.default_rng(0)
+    schema = Schema.fit(frame := pd.DataFrame({"x": with_atoms(rng, rng.lognormal(size=N), _30=0.0)}))
+    model = Dequantized(StandardNormal(), schema.exact, schema.cells)
+    assert condition(model, schema, "x", frame[:0]).quantile([0.5]).shape == (0, 1)
+    distribution = condition(model, schema, "x", frame[:2])
+    both = distribution.quantile([0.1, 0.9])
+    assert np.array_equal(distribution.quantile(np.array([[0.1], [0.9]])), both[[0, 1], [0, 1]][:, None])
