@@ -14,7 +14,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """Context manager that replaces `path` by a new file atomically.
 
     It yields the path of a temporary file in the same folder. If the block succeeds, this file is flushed to the disk
-    and renamed to `path`; if the block fails, it is deleted and `path` stays unchanged.
+    and renamed to `path`; if the block fails, it is deleted and `path` stays unchanged. Symbolic links are
+    followed: the target of a link is replaced.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -25,8 +26,11 @@ def replacing(path: Path) -> Iterator[Path]:
         ...     path.read_text()
         'complete'
     """
+    path = path.resolve()
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"path must be in a folder that exists, got {path}")
+        raise FileNotFoundError(f"path must be in an existing folder, got {path}")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"path must be a regular file, got {path}")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
     temporary = Path(name)
     try:

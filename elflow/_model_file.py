@@ -63,7 +63,7 @@ def write_model(
     """
     header = {"format": FORMAT, "format_version": str(VERSION), "flow": class_name}
     try:
-        header["config"] = json.dumps(config)
+        header["config"] = json.dumps(config, default=_encode_scalar)
         header |= {
             name: json.dumps(value) for name, value in (("training", training), ("notes", notes)) if value is not None
         }
@@ -149,3 +149,10 @@ def _parse_header(
     if values["config"] is None:
         raise ValueError(f"path must be a model saved by elflow, got {path} with a damaged header: no configuration")
     return header.get("flow", ""), values["config"], values["training"], values["notes"] or {}
+
+
+def _encode_scalar(value: Any) -> Any:
+    """Convert a NumPy scalar to a number that JSON can store."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} {value!r} is not a JSON value")

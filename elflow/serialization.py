@@ -84,7 +84,9 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> An
         name_file_in_errors(path, "whose configuration and weights do not match"),
     ):
         if file.class_name == "FlowDensity":
-            return FlowDensity.from_file(file)
+            density = FlowDensity.from_file(file)
+            density.model_.to("cpu")
+            return density
         flow = FLOWS[file.class_name].from_config(file.config)
         fill_module(flow, file.tensors)
     return flow.to(device)

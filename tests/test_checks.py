@@ -46,7 +46,7 @@ def test_a_writer_may_replace_the_temporary_file(tmp_path):
 
 
 def test_the_folder_must_exist(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"path must be in a folder that exists, got .*file\.txt"):
+    with pytest.raises(FileNotFoundError, match=r"path must be in an existing folder, got .*file\.txt"):
         replacing(tmp_path / "none" / "file.txt").__enter__()
 
 
@@ -72,3 +72,16 @@ def test_transforms_are_noticed():
         f(x[:1])
     assert seen == [True, True, True]
     assert not is_under_transform()
+
+
+def test_links_are_followed_and_special_files_refused(tmp_path):
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_text("old")
+    link.symlink_to(target)
+    with replacing(link) as temporary:
+        temporary.write_text("new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match=r"path must be a regular file, got .*pipe"), replacing(pipe):
+        pass

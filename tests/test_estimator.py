@@ -10,18 +10,20 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from _tables import mixed
 from safetensors import safe_open
 from safetensors.torch import save_file
 from scipy.stats import kstest, norm
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
-from test_table import mixed
 
 import elflow
 from elflow import FlowDensity
+from elflow.tabular import estimator
 from elflow.tabular._anomaly import rank_log_density, summarize_log_density
 from elflow.tabular._flow import split_mask
 
@@ -549,3 +551,34 @@ def test_excessive_learning_rate_is_an_error():
         warnings.simplefilter("ignore", RuntimeWarning)
         with pytest.raises(FloatingPointError, match=r"lower learning_rate \(now 1e"):
             small(learning_rate=1e6, max_steps=100).fit(x)
+
+
+def test_a_failed_refit_leaves_no_density(monkeypatch):
+    """New columns with an old flow would give wrong densities silently."""
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    density = small(max_steps=2).fit(x)
+    with pytest.raises(NotFittedError):
+        density.fit_schema(1000 * x).score_samples(x)
+    density.fit(x)
+    monkeypatch.setattr(estimator, "fit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        density.fit(1000 * x)
+    with pytest.raises(NotFittedError):
+        density.score_samples(x)
+
+
+def test_numpy_parameters_can_be_saved(tmp_path):
+    frame = pd.DataFrame(
+        {"a": np.random.default_rng(0).uniform(size=60), "b": np.random.default_rng(1).normal(size=60)}
+    )
+    bounds = {"a": (frame.a.min() - 1, frame.a.max() + 1)}
+    density = FlowDensity(
+        flow_options={"units": np.int64(4), "transforms": 1, "hidden_features": (8,)},
+        columns=bounds,
+        max_steps=np.int64(4),
+        batch_size=np.int64(16),
+        learning_rate=np.float64(1e-3),
+        random_state=0,
+    ).fit(frame)
+    density.save(tmp_path / "m.elf")
+    assert np.array_equal(elflow.load(tmp_path / "m.elf").score_samples(frame), density.score_samples(frame))

@@ -151,7 +151,7 @@ def test_configurations_that_do_not_fit(path, changed):
 def test_no_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"path must be an existing file, got .*nothing"):
         elflow.load(tmp_path / "nothing")
-    with pytest.raises(FileNotFoundError, match="path must be in a folder that exists"):
+    with pytest.raises(FileNotFoundError, match="path must be in an existing folder"):
         elflow.save(elflow.ELF(1), tmp_path / "no" / "folder")
 
 

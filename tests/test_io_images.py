@@ -744,7 +744,7 @@ def test_write_grid_elsewhere(tmp_path):
     for name in "samples.jpg", "samples", "samples.png.gz":
         with pytest.raises(ValueError, match=r"path must end in .png, got .*samples"):
             write_grid(x, tmp_path / name)
-    with pytest.raises(FileNotFoundError, match=r"path must be in a folder that exists, got .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"path must be in an existing folder, got .*nowhere"):
         write_grid(x, tmp_path / "nowhere" / "a.png")
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(IsADirectoryError, match=r"path must be a file, got the folder .*folder.png"):

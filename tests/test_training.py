@@ -7,6 +7,7 @@ import time
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import zuko
@@ -16,6 +17,7 @@ from torch.optim import SGD
 import elflow
 from elflow.datasets import toy
 from elflow.flows.dequantization import Cells, Dequantized
+from elflow.kernels import NonFiniteError
 from elflow.training import SCHEDULES, Recipe, Rows, Training, fit, image_recipe, loop
 from elflow.training.rows import RowSource
 
@@ -116,20 +118,6 @@ def test_takes_the_batches_of_a_data_loader():
     assert next(batches, None) is None  # none was lost to the initialisation
 
 
-def test_streams_resume_exactly(tmp_path):
-    def batch():
-        return torch.randn(64, 2)
-
-    whole, _ = fit(make_flow(), batch, recipe=TINY)
-    half = replace(TINY, max_steps=20)
-    fit(make_flow(), batch, recipe=half, checkpoint=tmp_path / "c")
-    state = torch.load(tmp_path / "c", weights_only=True)
-    state["state"]["stopped"] = ""  # as after a crash at step 20
-    torch.save(state, tmp_path / "c")
-    resumed, _ = fit(make_flow(), batch, recipe=TINY, checkpoint=tmp_path / "c")
-    assert have_same_state(resumed, whole)
-
-
 def test_tensors_and_pairs_are_rows():
     rows, validation = make_data()
     c = torch.zeros(len(rows), 1), torch.zeros(len(validation), 1)
@@ -212,32 +200,51 @@ class CrashError(Exception):
     pass
 
 
+@pytest.fixture
+def crash_at(monkeypatch):
+    """A function that runs another one, in which training crashes before a step."""
+    step = loop._Run.train_step
+
+    def run(crash, function):
+        def crashing(self, batch):
+            if self.step == crash:
+                raise CrashError
+            return step(self, batch)
+
+        monkeypatch.setattr(loop._Run, "train_step", crashing)
+        with pytest.raises(CrashError):
+            function()
+        monkeypatch.setattr(loop._Run, "train_step", step)
+
+    return run
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("crash", [3, 10, 27])
-def test_resume_is_exact(schedule, crash, tmp_path, monkeypatch):
+def test_resume_is_exact(schedule, crash, tmp_path, crash_at):
     rows, validation = make_data()
     recipe = replace(
         TINY, max_steps=45, schedule=schedule, halve_every=15, warmup_steps=5, hold_steps=20, plateau_patience=1
     )
     whole, _ = fit(make_flow(), rows, validation, recipe)
-    step = loop._Run.train_step
-
-    def crashing(self, batch):
-        if self.step == crash:
-            raise CrashError
-        return step(self, batch)
-
     path = tmp_path / "checkpoint"
-    monkeypatch.setattr(loop._Run, "train_step", crashing)
-    with pytest.raises(CrashError):
-        fit(make_flow(), rows, validation, recipe, checkpoint=path)
-    monkeypatch.undo()
+    crash_at(crash, lambda: fit(make_flow(), rows, validation, recipe, checkpoint=path))
     assert os.listdir(tmp_path) == (["checkpoint"] if crash >= 10 else [])
     resumed, training = fit(make_flow(), rows, validation, recipe, checkpoint=path)
     assert have_same_state(resumed, whole)
     assert [entry["step"] for entry in training.history] == [10, 20, 30, 40, 45]
     finished, _ = fit(make_flow(), rows, validation, recipe, checkpoint=path)
     assert have_same_state(finished, whole)
+
+
+def test_streams_resume_exactly(tmp_path, crash_at):
+    def batch():
+        return torch.randn(64, 2)
+
+    whole, _ = fit(make_flow(), batch, recipe=TINY)
+    crash_at(27, lambda: fit(make_flow(), batch, recipe=TINY, checkpoint=tmp_path / "c"))
+    resumed, _ = fit(make_flow(), batch, recipe=TINY, checkpoint=tmp_path / "c")
+    assert have_same_state(resumed, whole)
 
 
 def test_early_stopping_resumes_as_stopped(tmp_path):
@@ -253,14 +260,63 @@ def test_early_stopping_resumes_as_stopped(tmp_path):
     assert second.history == training.history
 
 
-def test_checkpoints_of_other_data_are_refused(tmp_path):
+def test_checkpoints_of_other_data_or_settings_are_rejected(tmp_path):
     rows, validation = make_data()
-    fit(make_flow(), rows, validation, TINY, checkpoint=tmp_path / "c", fingerprint="one")
-    with pytest.raises(ValueError, match="checkpoint must belong to the same data and settings"):
-        fit(make_flow(), rows, validation, TINY, checkpoint=tmp_path / "c", fingerprint="two")
+    fit(make_flow(), rows, validation, TINY, checkpoint=tmp_path / "c")
+    others = [
+        lambda: fit(make_flow(), rows, validation, TINY, checkpoint=tmp_path / "c", fingerprint="other"),
+        lambda: fit(make_flow(), rows.x + 100, validation, TINY, checkpoint=tmp_path / "c"),
+        lambda: fit(make_flow(), rows, validation.x[:-1], TINY, checkpoint=tmp_path / "c"),
+        lambda: fit(make_flow(), rows, validation, replace(TINY, schedule="cosine"), checkpoint=tmp_path / "c"),
+        lambda: fit(make_flow(), rows, validation, replace(TINY, max_steps=80), checkpoint=tmp_path / "c"),
+        lambda: fit(make_flow(), rows, validation, TINY, seed=1, checkpoint=tmp_path / "c"),
+        lambda: fit(elflow.ELF(2, units=4), rows, validation, TINY, checkpoint=tmp_path / "c"),
+    ]
+    for other in others:
+        with pytest.raises(ValueError, match="checkpoint must belong to the same data and settings"):
+            other()
     (tmp_path / "d").write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="checkpoint must be a file written by elflow"):
         fit(make_flow(), rows, validation, TINY, checkpoint=tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.ones(500, 1), r"data\.weight must have the shape \(500,\), got \(500, 1\)"),
+        (-torch.ones(500), r"data\.weight must not be negative"),
+        (torch.zeros(500), r"data\.weight must not be negative, and not zero for all rows"),
+    ],
+)
+def test_weights_are_checked(weight, message):
+    rows, validation = make_data()
+    with pytest.raises(ValueError, match=message):
+        fit(make_flow(), Rows(rows.x, weight=weight), validation, TINY)
+
+
+def test_shapes_of_rows_are_checked():
+    rows, validation = make_data()
+    with pytest.raises(ValueError, match=r"data\.context must have one row per row of data, got 499"):
+        fit(make_flow(context=1), (rows.x, torch.zeros(499, 1)), recipe=TINY)
+    with pytest.raises(ValueError, match="data must have at least one row, got none"):
+        fit(make_flow(), rows.x[:0], validation, TINY)
+    with pytest.raises(ValueError, match="validation must have at least one row, got none"):
+        fit(make_flow(), rows, validation.x[:0], TINY)
+    with pytest.raises(TypeError, match="x must have the dtype of the flow"):
+        fit(make_flow(), rows.x.double(), validation, TINY)
+
+
+def test_numpy_numbers_are_settings():
+    recipe = Recipe(max_steps=np.int64(4), batch_size=np.int64(8), round_steps=2, learning_rate=np.float32(1e-3))
+    assert all(type(value) in (int, float, str, type(None)) for value in recipe.to_dict().values())
+    fit(make_flow(), *make_data(), recipe)
+
+
+def test_rows_of_weight_zero_do_not_initialise():
+    x = torch.cat([torch.full((100, 2), 50.0), torch.randn(100, 2)])
+    weight = torch.cat([torch.zeros(100), torch.ones(100)])
+    flow, _ = fit(make_flow(), Rows(x, weight=weight), recipe=replace(TINY, max_steps=1, ema_decay=0.0))
+    assert flow.transform.transforms[0].loc.abs().max() < 1
 
 
 def test_time_limit_keeps_the_best_weights_so_far():
@@ -474,11 +530,25 @@ def test_mixed_precision_trains():
 
 
 def train_on_two(fabric, path):
-    """One of two processes, each of which trains on its share of the batches."""
+    """One of two processes, each of which trains on its part of the batches, with and without validation rows."""
     torch.set_num_threads(1)
     rows, validation = make_data()
     best, training = fit(make_flow(), rows, validation, TINY, fabric=fabric)
     torch.save({"state": best.state_dict(), "history": training.history}, f"{path}/{fabric.global_rank}")
+    step, rank = loop.LogLikelihood.forward, fabric.global_rank
+    calls = [0]
+
+    def refuse_once(self, rows):
+        calls[0] += 1
+        if rank == 1 and calls[0] == 5:
+            raise NonFiniteError("phi must be finite")
+        return step(self, rows)
+
+    loop.LogLikelihood.forward = refuse_once
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        best, training = fit(make_flow(), rows, None, replace(TINY, plateau_patience=1), fabric=fabric)
+    torch.save({"state": best.state_dict(), "skipped": training.skipped}, f"{path}/alone-{rank}")
 
 
 @pytest.mark.slow
@@ -494,6 +564,10 @@ def test_two_processes_agree_with_one(tmp_path):
         torch.testing.assert_close(first["state"][key], value, atol=1e-4, rtol=1e-3)
     scores = [entry["validation"] for entry in first["history"]]
     assert scores == pytest.approx([entry["validation"] for entry in training.history], abs=1e-4)
+    # A kernel that refuses the batch of one process makes both skip the step, and the schedule is the same in both.
+    first, second = (torch.load(tmp_path / f"alone-{rank}", weights_only=True) for rank in range(2))
+    assert first["skipped"] == second["skipped"] == 1
+    assert all(torch.equal(value, second["state"][key]) for key, value in first["state"].items())
 
 
 def list_rates(recipe, steps):

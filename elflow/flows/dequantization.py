@@ -177,6 +177,8 @@ class DequantizedDistribution:
         Returns:
             `(N,)`; with noise of shape `(K, 1, C)`, K bounds for each row, `(K, N)`.
         """
+        if self.model.training and not self.model.initialized:
+            self.model.initialize(rows, self.c)
         z, log_volume = self.model.dequantize(rows, self.c, noise)
         return self.model.flow(self.c).log_prob(z) + log_volume
 

@@ -24,7 +24,8 @@ class LayeredFlow(InitializesParts, Flow):
     """Flow as a stack of layers from data to a standard normal distribution.
 
     Arguments:
-        layers: Lazy transforms of `(..., features)`. The first batch initialises those with a method `initialize(x)`.
+        layers: Lazy transforms of `(..., features)`. The first batch initialises those that are
+            `DataInitialized`, or that pass it to such a layer by a method `initialize(x)`.
         features: The number of features.
         context: The number of context features.
 
@@ -70,7 +71,8 @@ class LayeredFlow(InitializesParts, Flow):
 
     def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
         """Initialise each layer from a batch `(..., features)`, transformed by the layers before it."""
-        check_rows("x", x, self.features, "feature")
+        check_rows("x", x, self.features, "feature", self.dtype)
+        self.check_context(c)
         if c is not None:
             x = x.expand(*torch.broadcast_shapes(x.shape[:-1], c.shape[:-1]), -1)
         for layer in self.transform.transforms:

@@ -41,13 +41,30 @@ class Whitened(InitializesParts):
 
     def forward(self, c: Tensor | None = None) -> NormalizingFlow:
         """The distribution p(x | c), given the context `(..., context)`, or None for a flow without context."""
-        return NormalizingFlow(self.whitening(), self.flow(c))
+        distribution = _WhitenedDistribution(self.whitening(), self.flow(c))
+        if self.training and not self.initialized:
+            distribution.owner = self, c
+        return distribution
 
     def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
         """Initialise the whitening from data `(N, features)`, then the flow from the whitened data."""
         self.whitening.initialize(x)
         if initialize := getattr(self.flow, "initialize", None):
             initialize(self.whitening()(x), c)
+
+
+class _WhitenedDistribution(NormalizingFlow):
+    """Distribution of a whitened flow, which initialises the whitening and the flow from the first batch."""
+
+    owner: tuple[Whitened, Tensor | None] | None = None
+    """The flow to initialise, and its context."""
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        if self.owner is None:
+            return super().log_prob(x)
+        flow, c = self.owner
+        flow.initialize(x, c)
+        return NormalizingFlow(flow.whitening(), flow.flow(c)).log_prob(x)
 
 
 class Whitening(DataInitialized, LazyTransform):

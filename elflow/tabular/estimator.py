@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         """
         check_parameters(self.get_params())
         if getattr(y, "ndim", 1) == 2:
-            raise ValueError("y must not be a table, since it is ignored: pass a context as context=")
+            raise ValueError("y is ignored and must not be a table: pass a context with context=")
         frame = self._as_frame(X, fitting=True)
         context_frame = self._as_context(context, len(frame), fitting=True)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, frame, ensure_non_negative=True)
@@ -182,6 +183,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             raise ValueError(
                 f"X must have at least {MIN_ROWS} rows of positive weight, got {len(frame)} (n_samples={len(frame)})"
             )
+        # A fit that fails or is interrupted leaves no fitted density, instead of new columns with an old flow.
+        self.__dict__.pop("model_", None)
         key = self.__dict__.pop("_schema_key", None)  # left by fit_schema
         if key is None or key != self._digest_schema_input(X, frame, context_frame):
             self._infer_schemas(X, frame, context_frame)
@@ -208,7 +211,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             recipe,
             seed=seed,
             checkpoint=checkpoint,
-            fingerprint=digest(frame, context_frame, weight, json.dumps(settings, default=str)),
+            fingerprint=digest(frame, context_frame, weight, json.dumps(settings, default=_describe_setting)),
             log_dir=self.log_dir,
             verbose=self.verbose,
         )
@@ -240,6 +243,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         check_parameters(self.get_params())
         frame = self._as_frame(X, fitting=True)
         context_frame = self._as_context(context, len(frame), fitting=True)
+        self.__dict__.pop("model_", None)  # an earlier flow does not fit the new columns
         self._infer_schemas(X, frame, context_frame)
         self._schema_key = self._digest_schema_input(X, frame, context_frame)
         return self
@@ -412,7 +416,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             >>> z.shape, log_volume.shape
             ((200, 2), (200,))
         """
-        check_is_fitted(self, "schema_")
+        check_is_fitted(self, "model_")
         rows = self._encode(self._as_frame(X))
         noise = check_random_state(random_state).uniform(size=(len(rows), len(self.schema_.cells)))
         uniform = Dequantized(self.model_.flow, self.schema_.exact, self.schema_.cells)
@@ -465,7 +469,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
     @classmethod
     def from_file(cls, file: ModelFile) -> FlowDensity:
         """Build a density from the content of a model file."""
-        density = set_config(cls(**file.config["parameters"]), file.config, file.training)
+        config = deepcopy(file.config)
+        density = set_config(cls(**config["parameters"]), config, file.training)
         tensors = dict(file.tensors)
         hashes = tensors.pop(ROW_HASHES, None)
         density.row_hashes_ = None if hashes is None else RowHashes.from_tensor(hashes, file.config["hash_limit"])
@@ -488,7 +493,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
 
     def _digest_schema_input(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> str:
         """Digest of everything that the schemas depend on."""
-        return digest(table_kind(X), frame, context, self.columns, self.missing)
+        labels = list(X.columns) if isinstance(X, pd.DataFrame) else None
+        return digest(table_kind(X), labels, frame, context, self.columns, self.missing)
 
     def _resolve_settings(self, n_rows: int) -> tuple[dict[str, Any], Recipe]:
         """Arguments of the flow and training settings for this number of training rows, defaults included."""
@@ -516,3 +522,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         check_count("n", n)
         c = encode_context(self.context_schema_, self._as_context(context))
         return iter_samples(self.model_, n, c, as_generator(random_state))
+
+
+def _describe_setting(value: Any) -> Any:
+    """A setting for the fingerprint of a checkpoint: all of an activation, not only its name."""
+    return value.to_dict() if hasattr(value, "to_dict") else str(value)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.swa_utils import PARAM_LIST, AveragedModel
 
+from elflow._checks import warn_user
 from elflow.kernels import NonFiniteError
 from elflow.training.checkpoint import read_checkpoint, write_checkpoint
 from elflow.training.monitor import Monitor
@@ -71,7 +73,8 @@ def fit(
         seed: Seed of batches and noise.
         checkpoint: A file that stores the state after every round. If it exists, training resumes from it. It is not
             removed at the end.
-        fingerprint: Identifies data and settings; a checkpoint with another fingerprint is rejected.
+        fingerprint: Text that identifies the data, if `data` is a function. A checkpoint is rejected if this text, the
+            rows, the settings other than the time limit, or the shapes of the weights differ.
         log_dir: A folder for logs as CSV and, if TensorBoard is installed, for TensorBoard.
         verbose: Whether to show a progress bar.
         on_round_end: Called after each round with the flow of averaged weights, in evaluation mode, and the round's
@@ -92,12 +95,15 @@ def fit(
     """
     recipe = recipe or Recipe()
     fabric = fabric or _make_cpu_fabric()
-    path = None if checkpoint is None else Path(checkpoint)
-    state = read_checkpoint(path, fingerprint)
     source = _make_source(data, recipe.batch_size, seed, fabric)
     held_out = None if validation is None else as_rows("validation", validation)
     if held_out is not None:
-        held_out.check_finite("validation")
+        held_out.check("validation")
+    path, state = None, None
+    if checkpoint is not None:
+        path = Path(checkpoint)
+        fingerprint = _compute_fingerprint(fingerprint, flow, source, held_out, recipe, seed)
+        state = read_checkpoint(path, fingerprint)
     with torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []):
         torch.manual_seed(seed)
         flow = deepcopy(flow).train()
@@ -181,27 +187,37 @@ class _Run:
     def train_step(self, batch: Rows) -> None:
         """One step of AdamW on a batch; a step whose loss or gradient is not finite is skipped."""
         self.step += 1
+        total, weight = torch.tensor(math.nan), 0.0
+        is_refused = False
         try:
             total, weight = self.module(batch.to(self.fabric.device))
         except NonFiniteError:  # weights so large that the networks overflow
-            self._skip(math.nan, math.nan)
-            return
-        loss = -total / len(batch)
-        self.optimizer.zero_grad()
-        self.fabric.backward(loss)
-        norm = self.fabric.clip_gradients(
-            self.module, self.optimizer, max_norm=self.recipe.max_grad_norm, error_if_nonfinite=False
-        )
-        assert norm is not None  # clip_gradients returns it if max_norm is given
-        if torch.isfinite(norm) and torch.isfinite(loss):
+            is_refused = True
+        loss = norm = total
+        if not self._is_any(is_refused):  # otherwise no process may wait for the gradients of the others
+            loss = -total / len(batch)
+            self.optimizer.zero_grad()
+            self.fabric.backward(loss)
+            clipped = self.fabric.clip_gradients(
+                self.module, self.optimizer, max_norm=self.recipe.max_grad_norm, error_if_nonfinite=False
+            )
+            norm = cast(Tensor, clipped)  # there is a norm, as max_norm is given
+        if torch.isfinite(norm) and not self._is_any(not bool(torch.isfinite(loss))):
             self.optimizer.step()
             self.averaged.update_parameters(self.flow)
             self.skipped_in_a_row = 0
             self._training_mean.add(total, weight)
         else:
-            self._skip(loss.item(), norm.item())
+            self._skip(float(loss), float(norm))
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
+
+    def _is_any(self, condition: bool) -> bool:
+        """Whether a condition holds in any of the processes, so that all of them take the same decision."""
+        if self.fabric.world_size == 1:
+            return condition
+        count = torch.tensor(float(condition), device=self.fabric.device)
+        return bool(cast(Tensor, self.fabric.all_reduce(count, reduce_op="sum")) > 0)
 
     def _skip(self, loss: float, norm: float) -> None:
         """Leave the weights unchanged, halve the learning rate and warn."""
@@ -215,7 +231,7 @@ class _Run:
                 f"{problem}, as in the previous {MAX_SKIPPED - 1} steps: lower learning_rate (now "
                 f"{self.recipe.learning_rate:g}), or check the data for outliers"
             )
-        warnings.warn(f"{problem}: the step is skipped and the learning rate halved", RuntimeWarning, stacklevel=2)
+        warn_user(f"{problem}: the step is skipped and the learning rate halved", RuntimeWarning)
 
     @torch.no_grad()
     def validate(self, validation: Rows | None, seed: int) -> dict[str, float]:
@@ -224,15 +240,13 @@ class _Run:
             "step": self.step,
             "seconds": 0.0,
             "learning_rate": self.learning_rate,
-            "training": self._training_mean.value,
+            "training": self._sum_over_processes(self._training_mean).value,
         }
         score = entry["training"]
         if validation is not None:
             score = entry["validation"] = self._score(validation, seed)
             if not math.isfinite(score):
-                warnings.warn(
-                    f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning, stacklevel=2
-                )
+                warn_user(f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning)
         self.rounds_since_best += 1
         if validation is None or score > self.best_score:
             self.rounds_since_best = 0
@@ -260,10 +274,16 @@ class _Run:
             block = validation.take(slice(start, start + MAX_BLOCK_ROWS))
             mean.add(*score(block.to(self.fabric.device)))
         self.averaged.module.train()
-        if world_size > 1:
-            sums = torch.tensor([mean.total, mean.weight], dtype=torch.float64, device=self.fabric.device)
-            mean.total, mean.weight = cast(Tensor, self.fabric.all_reduce(sums, reduce_op="sum")).tolist()
-        return mean.value
+        return self._sum_over_processes(mean).value
+
+    def _sum_over_processes(self, mean: _Mean) -> _Mean:
+        """The mean over the rows of all processes."""
+        if self.fabric.world_size == 1:
+            return mean
+        sums = torch.tensor([mean.total, mean.weight], dtype=torch.float64, device=self.fabric.device)
+        total = _Mean()
+        total.total, total.weight = cast(Tensor, self.fabric.all_reduce(sums, reduce_op="sum")).tolist()
+        return total
 
     def _is_out_of_time(self) -> bool:
         limit = self.recipe.time_limit
@@ -275,8 +295,8 @@ class _Run:
         """Load the best averaged weights, and return their flow."""
         if not self.best:
             raise FloatingPointError(
-                f"the held-out log-likelihood was never finite: lower learning_rate, which was "
-                f"{self.recipe.learning_rate:g}, or look for outliers in the data"
+                f"the held-out log-likelihood was never finite: lower learning_rate (now "
+                f"{self.recipe.learning_rate:g}), or check the data for outliers"
             )
         self.averaged.module.load_state_dict(self.best)
         return self.averaged.module
@@ -360,7 +380,7 @@ def _make_source(data: Data, batch_size: int, seed: int, fabric: Fabric) -> RowS
     if callable(data) and not isinstance(data, Rows | Tensor):
         return StreamSource(data)
     rows = as_rows("data", data)
-    rows.check_finite("data")
+    rows.check("data")
     return RowSource(rows, batch_size, seed, fabric.global_rank, fabric.world_size)
 
 
@@ -368,3 +388,22 @@ def _make_cpu_fabric() -> Fabric:
     from lightning_fabric import Fabric
 
     return Fabric(accelerator="cpu", devices=1)
+
+
+def _compute_fingerprint(
+    text: str,
+    flow: nn.Module,
+    source: RowSource | StreamSource,
+    validation: Rows | None,
+    recipe: Recipe,
+    seed: int,
+) -> str:
+    """Digest of all that the weights of a training run depend on, which must not change when it resumes."""
+    shapes = {key: list(value.shape) for key, value in flow.state_dict().items()}
+    settings = [text, shapes, recipe.to_dict() | {"time_limit": None}, seed]
+    digest = hashlib.sha256(json.dumps(settings).encode())
+    if isinstance(source, RowSource):
+        source.rows.update_digest(digest)
+    if validation is not None:
+        validation.update_digest(digest)
+    return digest.hexdigest()

@@ -67,22 +67,25 @@ class Recipe:
     min_learning_rate: float = 2e-4
 
     def __post_init__(self) -> None:
+        # Checked values are stored as Python's own numbers: NumPy scalars, as of parameter grids, do not fit into JSON.
         for name in ("learning_rate", "gamma", "min_learning_rate"):
-            check_positive(name, getattr(self, name))
+            object.__setattr__(self, name, check_positive(name, getattr(self, name)))
         for name in ("batch_size", "max_steps", "round_steps", "patience"):
-            check_count(name, getattr(self, name))
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
         for name in ("halve_every", "plateau_patience", "warmup_steps"):
-            check_count(name, getattr(self, name))
-        if not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm must be positive (inf disables clipping), got {self.max_grad_norm}")
-        check_count("hold_steps", self.hold_steps, least=0)
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
+        object.__setattr__(self, "hold_steps", check_count("hold_steps", self.hold_steps, least=0))
         check_choice("schedule", self.schedule, SCHEDULES)
         if self.time_limit is not None:
-            check_positive("time_limit", self.time_limit)
+            object.__setattr__(self, "time_limit", check_positive("time_limit", self.time_limit))
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm must be positive (inf disables clipping), got {self.max_grad_norm}")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}")
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+        for name in ("max_grad_norm", "ema_decay", "weight_decay"):
+            object.__setattr__(self, name, float(getattr(self, name)))
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as a dictionary for JSON."""

@@ -51,14 +51,32 @@ class Rows:
         """The same rows on another device."""
         return self._map(lambda part: part.to(device, non_blocking=True))
 
-    def check_finite(self, name: str) -> None:
-        """Raise an error if a value is NaN or infinite; the error names the argument `name`."""
+    def check(self, name: str) -> None:
+        """Raise an error if shapes do not match or a value is not finite; the error names the argument `name`."""
+        if not len(self):
+            raise ValueError(f"{name} must have at least one row, got none")
+        if self.context is not None and len(self.context) != len(self):
+            raise ValueError(f"{name}.context must have one row per row of {name}, got {len(self.context)}")
+        if self.weight is not None and self.weight.shape != (len(self),):
+            raise ValueError(f"{name}.weight must have the shape ({len(self)},), got {tuple(self.weight.shape)}")
+        if self.weight is not None and not ((self.weight >= 0).all() and self.weight.any()):
+            raise ValueError(f"{name}.weight must not be negative, and not zero for all rows")
         tensors = {"": self.x, ".context": self.context, ".weight": self.weight}
         if isinstance(self.x, Cells):
             tensors |= {"": self.x.exact, " (cells)": self.x.low, " (offsets)": self.x.offset}
         for suffix, tensor in tensors.items():
             if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel():
                 check_finite(name + suffix, tensor.reshape(len(tensor), -1))
+
+    def update_digest(self, digest: Any) -> None:
+        """Add all values to a digest of hashlib."""
+        parts = [*self.x] if isinstance(self.x, Cells) else [self.x]
+        for part in [*parts, self.context, self.weight]:
+            if part is None:
+                digest.update(b"none")
+            else:
+                digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
+                digest.update(part.detach().cpu().contiguous().numpy().tobytes())
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Rows:
         x = Cells(*map(function, self.x)) if isinstance(self.x, Cells) else function(self.x)
@@ -114,8 +132,10 @@ class RowSource:
         self.world_size = world_size
 
     def take_first(self, count: int) -> Rows:
-        """The first rows, for data-dependent initialisation."""
-        return self.rows.take(slice(count))
+        """The first rows of positive weight, for data-dependent initialisation."""
+        if self.rows.weight is None:
+            return self.rows.take(slice(count))
+        return self.rows.take((self.rows.weight > 0).nonzero().squeeze(-1)[:count])
 
     def iter_batches(self, steps: range) -> Iterator[Rows]:
         """Yield the batch of each step."""
@@ -149,7 +169,7 @@ class StreamSource:
     def take_first(self, count: int) -> Rows:
         """The first batch, for data-dependent initialisation; training sees it again."""
         self._peeked = as_rows("data()", self.next_batch())
-        self._peeked.check_finite("data()")
+        self._peeked.check("data()")
         return self._peeked
 
     def iter_batches(self, steps: range) -> Iterator[Rows]:
