@@ -17,10 +17,11 @@ import pytest
 from _tiny_experiment import EXPERIMENT, GROUP
 
 import experiments
-from experiments import GROUPS, Group, Plan
+from experiments import GROUPS, Group, Plan, command
 from experiments.command import main
 from experiments.framework import page as _page
 from experiments.framework.page import write_page
+from experiments.framework.results import FOLDER as RESULTS
 from experiments.framework.results import keep_result, read_result
 
 
@@ -587,6 +588,19 @@ def test_wrong_names_of_kept_results(output, kept, monkeypatch, capsys):
     assert "no NAME with several experiments, got 'a'" in fail_main(capsys, *command, "other", "--keep", "a")
     assert not output.exists()
     assert not kept.exists()
+
+
+def test_the_commands_of_the_stored_results(monkeypatch):
+    """Each command in the README of the stored results writes the file of its row."""
+    monkeypatch.undo()
+    rows = re.findall(r"^\| `([\w-]+)\.json`.* `([^`]+)` \|$", (RESULTS / "README.md").read_text(), re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(path.stem for path in (RESULTS / "bench").glob("*.json"))
+    for name, arguments in rows:
+        options = command._parser().parse_args(["bench", *arguments.split()])
+        command._check_keep(options, options.names)
+        assert (options.keep or options.names[0]) == name
+        each = GROUPS["bench"].load(options.names[0])
+        assert command._parse_settings(options.set).keys() <= each.options.keys()
 
 
 def test_the_list(monkeypatch, capsys):
