@@ -22,6 +22,8 @@ __all__ = ["main"]
 EVERY = "all"
 DEFAULT_PROCESSES = min(2, os.cpu_count() or 1)
 DEFAULT_OUTPUT = Path("runs")
+UNNAMED = ""
+"""The value of `--keep` without a name."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -105,8 +107,14 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument(
             "--keep",
-            action="store_true",
-            help="copy results and figures to experiments/results, for the documentation",
+            nargs="?",
+            const=UNNAMED,
+            metavar="NAME",
+            help="copy the result and figures to experiments/results, for the documentation, unless jobs failed; "
+            "with --set, NAME is required (default: the name of the experiment)",
+        )
+        command.add_argument(
+            "--force", action="store_true", help="allow --keep with an --effort other than 1, which the result states"
         )
     listing = commands.add_parser("list", help="list the experiments and their options")
     listing.set_defaults(function=_list)
@@ -126,6 +134,8 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"NAME must be {EVERY} or one of {', '.join(group.members)}, got {unknown[0]!r}")
     names = list(group.members) if EVERY in options.names else list(dict.fromkeys(options.names))
     plan = Plan(options.scale, options.data, options.seed, options.effort, _parse_settings(options.set))
+    if options.keep is not None:
+        _check_keep(options, names)
     chosen = [group.load(name) for name in names]
     reports = run(chosen, plan, output, options.processes, _log, group)
     if not reports:
@@ -134,13 +144,33 @@ def _run(options: argparse.Namespace) -> int:
         if each.name in reports:
             _print_report(each, reports[each.name])
     print(f"page: {output / 'index.html'}")
-    if options.keep:
-        for name in reports:
-            print(f"stored: {keep_result(group, output / name)}")
-    failed = [f"{name}: {line}" for name in reports for line in read_json(output / name / "result.json")["failed"]]
-    for line in failed:
-        _log(f"failed: {line}")
-    return 1 if failed else 0
+    failures = {name: read_json(output / name / "result.json")["failed"] for name in reports}
+    for name, lines in failures.items():
+        for line in lines:
+            _log(f"failed: {name}: {line}")
+        if options.keep is None:
+            continue
+        if lines:
+            _log(f"not stored: {name}, because of its failures")
+        else:
+            print(f"stored: {keep_result(group, output / name, options.keep or name)}")
+    return 1 if any(failures.values()) else 0
+
+
+def _check_keep(options: argparse.Namespace, names: Sequence[str]) -> None:
+    """Refuse `--keep`, before anything runs, if the copy would replace results of other settings or experiments."""
+    if options.effort != 1 and not options.force:
+        raise ValueError(f"--effort must be 1 with --keep, got {options.effort:g}: add --force to store it anyway")
+    if options.keep == UNNAMED:
+        if options.set:
+            raise ValueError(f"--keep must have a NAME with --set, got none: for example --keep {names[0]}-small")
+        return
+    if len(names) > 1:
+        raise ValueError(f"--keep must have no NAME with several experiments, got {options.keep!r}")
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", options.keep):
+        raise ValueError(f"--keep must be lower-case words joined by hyphens, got {options.keep!r}")
+    if options.keep in options.group.members and options.keep != names[0]:
+        raise ValueError(f"--keep must not be the name of another experiment, got {options.keep!r}")
 
 
 def _parse_settings(settings: Sequence[str]) -> dict[str, str]:

@@ -14,24 +14,25 @@ __all__ = ["keep_result", "read_result"]
 FOLDER = Path(__file__).parent.parent / "results"
 
 
-def keep_result(group: Group, source: Path, folder: Path = FOLDER) -> Path:
+def keep_result(group: Group, source: Path, name: str, folder: Path = FOLDER) -> Path:
     """Copy the result of a finished run and its figures.
 
     Arguments:
         group: The group of the experiment.
         source: The experiment's folder of the run.
+        name: The name of the copy: that of the experiment, or another one for a run with other options.
         folder: The folder of stored results.
 
     Returns:
         The path of the copy, `GROUP/NAME.json`. Figures are beside it, as `NAME.png` or `NAME-FIGURE.png`.
     """
     content = (source / "result.json").read_text(encoding="utf-8")
-    name = source.name
     target = folder / group.name / f"{name}.json"
     write_text(target, content)
     for picture in read_json(target)["pictures"]:
         stem = Path(picture).stem
-        shutil.copyfile(source / picture, target.with_name(f"{name}.png" if stem == name else f"{name}-{stem}.png"))
+        copy = f"{name}.png" if stem == source.name else f"{name}-{stem}.png"
+        shutil.copyfile(source / picture, target.with_name(copy))
     return target
 
 

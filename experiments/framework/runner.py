@@ -73,7 +73,7 @@ def run(
         allowed = sorted({name for each in chosen for name in each.options})
         raise ValueError(f"options must be among {allowed} for these experiments, got {unknown[0]!r}")
     for name in plans:
-        _claim(output / name, plans[name])
+        _check_plan(output / name, plans[name])
     outcomes: dict[str, dict[str, Outcome]] = {}
     tasks: list[Task] = []
     for each in chosen:
@@ -81,7 +81,7 @@ def run(
         for line in each.missing(own):
             log(f"{each.name}: {line}")
         jobs = each.jobs(own)
-        kept = {job.key: _read(_folder(output, each, job), _stamp(own, job)) for job in jobs}
+        kept = {job.key: _read(_job_folder(output / each.name, job), _stamp(own, job)) for job in jobs}
         outcomes[each.name] = {key: record or "it has not been run" for key, record in kept.items()}  # in job order
         tasks += [(each, own, job) for job in jobs if kept[job.key] is None]
     total = sum(map(len, outcomes.values()))
@@ -105,19 +105,26 @@ def run(
     return reports
 
 
-def _claim(folder: Path, plan: Plan) -> None:
-    """Reserve a folder for a plan, so that results of another plan are not overwritten."""
-    wanted = plan.describe()
+def _check_plan(folder: Path, plan: Plan) -> None:
+    """Raise an error if the folder of an experiment has records of another plan."""
+    # Records first, then the plan: a process of the same run may write both in between.
+    if not any(folder.glob("jobs/*/record.json")):
+        return
     existing = read_json(folder / "plan.json")
-    if existing is None:
-        write_text(folder / "plan.json", json.dumps(wanted) + "\n")
-    elif existing != wanted:
+    if existing is not None and existing != plan.describe():
         given = [f"--{name} {existing[name]}" for name in ("scale", "seed", "effort")]
         given += [f"--set {name}={value}" for name, value in existing["options"].items()]
         raise ValueError(
             f"output must be a folder without results of other settings, got {folder.parent}, which has results of "
             f"{' '.join(given)}: choose another one by -o"
         )
+
+
+def _claim(folder: Path, plan: Plan) -> None:
+    """Reserve the folder of an experiment for a plan, so that its records are not overwritten by another plan."""
+    _check_plan(folder, plan)
+    if read_json(folder / "plan.json") != plan.describe():
+        write_text(folder / "plan.json", json.dumps(plan.describe()) + "\n")
 
 
 def _finish(each: Experiment, plan: Plan, outcomes: dict[str, Outcome], folder: Path, log: Log, group: Group) -> Report:
@@ -164,19 +171,20 @@ def _run_tasks(tasks: list[Task], output: Path, processes: int) -> Generator[tup
         torch.set_num_threads(1)
         try:
             for each, plan, job in shared + alone:
-                yield (each, plan, job), _run_job(each.work, plan, job, _folder(output, each, job))
+                yield (each, plan, job), _run_job(each.work, plan, job, output / each.name)
         finally:
             torch.set_num_threads(threads)
         return
     for some, count in ((shared, processes), (alone, 1)):
-        calls = [(_run_job, each.work, plan, job, _folder(output, each, job)) for each, plan, job in some]
+        calls = [(_run_job, each.work, plan, job, output / each.name) for each, plan, job in some]
         with closing(run_in_pool(calls, count)) as done:
             for at, outcome in done:
                 yield some[at], outcome or "its process was killed, perhaps because memory ran out"
 
 
-def _run_job(work: Callable[[Plan, Record, Path], Record], plan: Plan, job: Job, folder: Path) -> Outcome:
+def _run_job(work: Callable[[Plan, Record, Path], Record], plan: Plan, job: Job, experiment_folder: Path) -> Outcome:
     """Run a job and write its record. Return the reason if it fails, so that the other jobs continue."""
+    folder = _job_folder(experiment_folder, job)
     stamp = _stamp(plan, job)
     start, start_cpu = time.perf_counter(), time.process_time()
     try:
@@ -186,6 +194,7 @@ def _run_job(work: Callable[[Plan, Record, Path], Record], plan: Plan, job: Job,
             record = work(plan, job.settings, folder)
         record = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - start_cpu} | record
         kept = {"settings": stamp, "record": record, "files": _list_files(folder)}
+        _claim(experiment_folder, plan)
         write_text(folder / "record.json", json.dumps(kept, allow_nan=False) + "\n")
         (folder / CHECKPOINT).unlink(missing_ok=True)
     except Exception as error:
@@ -228,5 +237,5 @@ def _stamp(plan: Plan, job: Job) -> Record:
     return json.loads(json.dumps(stamp | {"job": job.settings}))
 
 
-def _folder(output: Path, each: Experiment, job: Job) -> Path:
-    return output / each.name / "jobs" / job.key
+def _job_folder(experiment_folder: Path, job: Job) -> Path:
+    return experiment_folder / "jobs" / job.key

@@ -83,7 +83,17 @@ def _title(model: str) -> str:
 
 
 def _source(model: str) -> str:
-    return "elflow" if model == "elf" else SYSTEMS[model].source
+    """The package of a model, with the paper that introduced it for compared systems."""
+    return "elflow" if model == "elf" else f"{SYSTEMS[model].source}, {SYSTEMS[model].reference}"
+
+
+def _describe_remarks(models: Sequence[str]) -> str:
+    """The remarks on compared systems, each with the systems that it is about."""
+    titles: dict[str, list[str]] = {}
+    for model in models:
+        if model != "elf" and SYSTEMS[model].note:
+            titles.setdefault(SYSTEMS[model].note, []).append(_title(model))
+    return "".join(f" {', '.join(some)}: {note}" for note, some in titles.items())
 
 
 def _score(runs: Sequence[Record]) -> Score:
@@ -126,7 +136,7 @@ def _tabulate_likelihoods(name: str, scores: dict[str, Score], ranked: list[str]
         "layers and a bound chosen for each distribution, the compared systems two or three hidden layers. Slow "
         "models have fewer steps and seeds. The paper's figures for the compared systems are not included here."
     )
-    return Table("Likelihood", columns, rows, note)
+    return Table("Likelihood", columns, rows, note + _describe_remarks(ranked))
 
 
 def _tabulate_times(scores: dict[str, Score], ranked: list[str], speed: Record) -> Table:

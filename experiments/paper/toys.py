@@ -224,10 +224,14 @@ def _make_score(flow: nn.Module, x: Tensor) -> Callable[[], None]:
 
 
 def missing(plan: Plan) -> list[str]:
-    absent = [system.title for name, system in SYSTEMS.items() if not available(name)]
-    return (
-        [f"no {', '.join(absent)} without normflows: pip install 'elflow[experiments]' in a checkout"] if absent else []
-    )
+    absent: dict[str, list[str]] = {}
+    for name, system in SYSTEMS.items():
+        if not available(name):
+            absent.setdefault(system.source, []).append(system.title)
+    return [
+        f"no {', '.join(titles)} without {source}: pip install 'elflow[experiments]' in a checkout"
+        for source, titles in absent.items()
+    ]
 
 
 def _make_experiment(name: str, title: str) -> Experiment:

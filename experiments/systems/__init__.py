@@ -31,14 +31,15 @@ class System:
 
     title: str
     source: str
-    """The package with its code: `"zuko"`, `"normflows"` or `"elflow"`."""
+    """The package with its code, such as `"zuko"`; `"elflow"` for code in this repository."""
     reference: str
+    """The paper that introduced it, for reports."""
     make: Make
     """Builds it from the number of features, the number of transformations and the width of its networks."""
     samples: bool = True
     """Whether it can generate samples."""
     note: str = ""
-    """A remark, if there is any."""
+    """A remark for reports, if there is any."""
     sized: bool = True
     """Whether the number of parameters depends on the width."""
 
@@ -131,7 +132,8 @@ def available(name: str) -> bool:
         True
     """
     check_choice("name", name, SYSTEMS)
-    return SYSTEMS[name].source != "normflows" or find_spec("normflows") is not None
+    source = SYSTEMS[name].source
+    return source == "elflow" or find_spec(source) is not None
 
 
 def build(name: str, features: int, transforms: int, parameters: int) -> nn.Module:
@@ -166,11 +168,22 @@ def build(name: str, features: int, transforms: int, parameters: int) -> nn.Modu
         with torch.random.fork_rng(devices=[]):  # the weights of the result do not depend on the search
             return count_parameters(system.make(features, transforms, width))
 
+    def check_growth(low: int, high: int) -> None:
+        if size(high) <= size(low):
+            raise ValueError(
+                f"the size of {name!r} must grow with its width, got {size(low)} parameters for a width of {low} and "
+                f"{size(high)} for {high}: set sized=False in its System"
+            )
+
     if not system.sized:
         return system.make(features, transforms, 1)
     low, high = 1, 4
+    check_growth(low, high)
     while size(high) < parameters:
         low, high = high, 4 * high
+        check_growth(low, high)
+    if size(low) >= parameters:  # no smaller one exists
+        return system.make(features, transforms, low)
     while high - low > 1:  # the root of the size is nearly linear in the width: interpolate
         below, above = math.sqrt(size(low)), math.sqrt(size(high))
         middle = low + math.ceil((high - low) * (math.sqrt(parameters) - below) / (above - below))

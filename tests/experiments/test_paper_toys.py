@@ -62,6 +62,12 @@ def test_the_report_of_a_toy(quick, tmp_path):
     }
     for row in likelihood.rows[1:]:
         assert float(row[5]) == pytest.approx(-2.8319 - float(row[6].split()[0]), abs=2e-4)
+    sources = {row[0]: row[1] for row in likelihood.rows[1:]}
+    assert sources["ELF-AR"] == "elflow"
+    assert sources[toys.SYSTEMS["nsf"].title] == "zuko, Durkan et al. 2019"
+    for name in FEW:
+        assert toys.SYSTEMS[name].reference in sources[toys.SYSTEMS[name].title]
+        assert f"{toys.SYSTEMS[name].title}: {toys.SYSTEMS[name].note}" in likelihood.note or name == "bnaf"
     drawn = {row[0]: row[4] for row in times.rows}
     assert drawn[toys.SYSTEMS["planar"].title] == "cannot"
     assert drawn["ELF-AR"].endswith(" ms")
@@ -124,6 +130,14 @@ def test_models_above_the_bound_are_implausible(tmp_path):
     text = _toy_report.report("checkerboard", Plan(), records, tmp_path).text
     assert "ELF-AR is first" in text
     assert "NSF" in text.split("**Implausible**")[1]
+
+
+def test_a_remark_about_several_systems_is_printed_once(tmp_path):
+    records = {f"{model}-0": run_of(model, 0.1) for model in ("elf", "naf", "sos", "maf")}
+    note = _toy_report.report("checkerboard", Plan(), records, tmp_path).tables[0].note
+    titles = [_toy_report.SYSTEMS[model].title for model in ("naf", "sos")]
+    assert note.endswith(f" {', '.join(titles)}: {_toy_report.SYSTEMS['naf'].note}")
+    assert note.count("[-10, 10]") == 1
 
 
 def test_each_row_has_its_own_standard_error(tmp_path):

@@ -17,10 +17,11 @@ import pytest
 from _tiny_experiment import EXPERIMENT, GROUP
 
 import experiments
-from experiments import GROUPS, Group, Plan
+from experiments import GROUPS, Group, Plan, command
 from experiments.command import main
 from experiments.framework import page as _page
 from experiments.framework.page import write_page
+from experiments.framework.results import FOLDER as RESULTS
 from experiments.framework.results import keep_result, read_result
 
 
@@ -94,6 +95,38 @@ def test_results_of_another_plan_are_not_replaced(output, changed):
     assert result(output) == before
     run_tiny(other := output.with_name("other"), Plan(**changed))
     assert (result(other)["tables"] == before["tables"]) == ("seed" not in changed)
+
+
+def test_a_run_without_records_does_not_block_another_plan(output):
+    for key in "abcd":
+        switch(output, f"{key}-fails")
+    run_tiny(output)
+    assert result(output)["text"] == "All jobs failed."
+    (output / "tiny" / "plan.json").write_text(json.dumps(Plan(seed=5).describe()))  # from an interrupted run
+    (output / "tiny" / "jobs" / "c-fails").unlink()
+    run_tiny(output, Plan(seed=1))
+    assert list(result(output)["records"]) == ["c"]
+    with pytest.raises(ValueError, match=r"which has results of --scale cpu --seed 1 --effort 1\.0"):
+        run_tiny(output)
+
+
+def test_a_plan_is_claimed_with_the_first_record(output):
+    """Another run in the same folder may have claimed it since this one started."""
+
+    def work(plan, settings, folder):
+        path = output / "mine" / "plan.json"
+        if settings["key"] == "a":
+            assert not path.exists()
+        else:
+            assert json.loads(path.read_text()) == plan.describe()
+        if settings["key"] == "c":
+            path.write_text(json.dumps(Plan(seed=1).describe()))
+        return {"value": 1.0}
+
+    experiments.run(replace(EXPERIMENT, name="mine", work=work), Plan(), output, log=lambda line: None)
+    found = json.loads((output / "mine" / "result.json").read_text())
+    assert list(found["records"]) == ["a", "b"]
+    assert "c: ValueError: output must be a folder without results of other settings" in found["failed"][0]
 
 
 def test_a_job_with_other_settings_starts_from_scratch(output, monkeypatch):
@@ -472,9 +505,17 @@ def test_wrong_arguments_of_the_command(output, tmp_path, capsys):
     assert "--output must be a folder" in fail_main(capsys, "tiny-group", "tiny", "-o", file)
 
 
-def test_results_are_kept_by_the_command(output, tmp_path, monkeypatch, capsys):
-    kept = tmp_path / "kept"
-    monkeypatch.setattr("experiments.command.keep_result", lambda group, source: keep_result(group, source, kept))
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """The folder of stored results."""
+    folder = tmp_path / "kept"
+    monkeypatch.setattr(
+        "experiments.command.keep_result", lambda group, source, name: keep_result(group, source, name, folder)
+    )
+    return folder
+
+
+def test_results_are_kept_by_the_command(output, kept, monkeypatch, capsys):
     code, out, _ = run_main(capsys, "tiny-group", "tiny", "-o", output, "--processes", "1", "--keep")
     assert code == 0
     assert out.splitlines()[-1] == f"stored: {kept / 'tiny-group' / 'tiny.json'}"
@@ -487,6 +528,79 @@ def test_results_are_kept_by_the_command(output, tmp_path, monkeypatch, capsys):
     assert "there is no" in fail_main(capsys, "table", "tiny-group", "none")
     (kept / "tiny-group" / "old.json").write_text("{}")
     assert "must be a result of the runner" in fail_main(capsys, "table", "tiny-group", "old")
+
+
+def test_a_result_with_failures_is_not_kept(output, kept, capsys):
+    command = ["tiny-group", "tiny", "--processes", "1", "--keep", "-o"]
+    run_main(capsys, *command, output)
+    before = {path: path.read_bytes() for path in (kept / "tiny-group").iterdir()}
+    for failing in (["a-fails", "b-fails", "c-fails", "d-fails"], ["b-fails"], ["is-poor"], ["report-fails"]):
+        other = output.with_name("-".join(failing))
+        for name in failing:
+            switch(other, name)
+        code, out, err = run_main(capsys, *command, other, "--force")
+        assert code == 1
+        assert "stored: " not in out
+        assert err.splitlines()[-1] == "experiments: not stored: tiny, because of its failures"
+    assert {path: path.read_bytes() for path in (kept / "tiny-group").iterdir()} == before
+
+
+def test_a_result_of_another_effort_is_kept_by_force_only(output, kept, capsys):
+    command = ["tiny-group", "tiny", "-o", output, "--processes", "1", "--effort", "0.5", "--keep"]
+    assert "--effort must be 1 with --keep, got 0.5: add --force" in fail_main(capsys, *command)
+    assert not output.exists()  # nothing was run
+    code, _, _ = run_main(capsys, *command, "--force")
+    assert code == 0
+    assert read_result("tiny-group", "tiny", kept)["plan"]["effort"] == 0.5
+
+
+def test_results_of_several_option_sets_are_kept_beside_each_other(output, kept, capsys):
+    for size in (2, 3):
+        command = [
+            "tiny-group",
+            "tiny",
+            "-o",
+            output / str(size),
+            "--processes",
+            "1",
+            "--set",
+            f"size={size}",
+            "--keep",
+        ]
+        assert "--keep must have a NAME with --set" in fail_main(capsys, *command)
+        code, out, _ = run_main(capsys, *command, f"tiny-size{size}")
+        assert code == 0
+        assert out.splitlines()[-1] == f"stored: {kept / 'tiny-group' / f'tiny-size{size}.json'}"
+    names = ["tiny-size2.json", "tiny-size2.png", "tiny-size3.json", "tiny-size3.png"]
+    assert sorted(path.name for path in (kept / "tiny-group").iterdir()) == names
+    for size in (2, 3):
+        found = read_result("tiny-group", f"tiny-size{size}", kept)
+        assert (found["name"], found["plan"]["options"]) == ("tiny", {"size": size})
+
+
+def test_wrong_names_of_kept_results(output, kept, monkeypatch, capsys):
+    members = dict.fromkeys(("tiny", "other"), GROUP.members["tiny"])
+    monkeypatch.setattr("experiments.command.GROUPS", {"tiny-group": replace(GROUP, members=members)})
+    command = ["tiny-group", "-o", output, "tiny"]
+    for wrong in ("../tiny", "Tiny", "tiny.json", "-"):
+        assert "--keep must be lower-case words joined by hyphens, got" in fail_main(capsys, *command, "--keep", wrong)
+    assert "must not be the name of another experiment, got 'other'" in fail_main(capsys, *command, "--keep", "other")
+    assert "no NAME with several experiments, got 'a'" in fail_main(capsys, *command, "other", "--keep", "a")
+    assert not output.exists()
+    assert not kept.exists()
+
+
+def test_the_commands_of_the_stored_results(monkeypatch):
+    """Each command in the README of the stored results writes the file of its row."""
+    monkeypatch.undo()
+    rows = re.findall(r"^\| `([\w-]+)\.json`.* `([^`]+)` \|$", (RESULTS / "README.md").read_text(), re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(path.stem for path in (RESULTS / "bench").glob("*.json"))
+    for name, arguments in rows:
+        options = command._parser().parse_args(["bench", *arguments.split()])
+        command._check_keep(options, options.names)
+        assert (options.keep or options.names[0]) == name
+        each = GROUPS["bench"].load(options.names[0])
+        assert command._parse_settings(options.set).keys() <= each.options.keys()
 
 
 def test_the_list(monkeypatch, capsys):
