@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 import torch
 from _command import QUICK, fails, run, succeeds, table
+from typer.main import get_command
 
 import elflow
-from elflow.cli import main, tables
+from elflow.cli import app, main, tables
 from elflow.cli._options import parse_bounds, parse_duration, parse_kinds
 from elflow.io.tables import read_table
-from elflow.tabular import SAMPLE_BLOCK, Schema
+from elflow.tabular import COLUMN_KINDS, SAMPLE_BLOCK, Schema
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +243,12 @@ def test_invalid_bounds(text):
 def test_invalid_kinds(text):
     with pytest.raises(ValueError, match=r"--kind must be COL=KIND, with a kind of .*'datetime'"):
         parse_kinds([text])
+
+
+@pytest.mark.parametrize("kind", COLUMN_KINDS)
+def test_help_lists_every_kind(kind):
+    help_of_fit = {param.name: getattr(param, "help", "") for param in get_command(app).commands["fit"].params}
+    assert kind in help_of_fit["kind"]
 
 
 def test_columns_by_commas(write, tmp_path):

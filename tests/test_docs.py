@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_imports import RULES
+from _layout import RULES
 
 from elflow.cli import app
 from experiments.command import main as run_experiments

@@ -500,16 +500,16 @@ def test_odd_tables_have_sensible_results(table, check):
         ({"flow": "realnvp2"}, "flow must be one of"),
         ({"missing": "drop"}, "missing must be one of"),
         ({"dequantization": "none"}, "dequantization must be one of"),
-        ({"validation": 1.5}, r"validation must be a share in \(0, 1\)"),
+        ({"validation": 1.5}, r"validation must be a fraction in \(0, 1\)"),
         ({"learning_rate": -1}, "rate must be positive"),
         ({"max_steps": 0}, "max_steps must be at least 1"),
-        ({"columns": {"z": "integer"}}, "columns must name columns"),
+        ({"columns": {"z": "integer"}}, "columns must refer to columns"),
         ({"flow_options": {"depth": 3}}, "flow_options must be arguments of ELF"),
         ({"flow_options": [1]}, "flow_options must be a dictionary or None"),
         ({"columns": ["x"]}, "columns must be a dictionary or None"),
         ({"whiten": "maybe"}, "whiten must be None, True or False"),
         ({"max_steps": "a"}, "max_steps must be an integer"),
-        ({"validation": "a"}, "validation must be a share"),
+        ({"validation": "a"}, "validation must be a fraction"),
     ],
 )
 def test_bad_parameters(parameters, message):
@@ -522,7 +522,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="at least 5 rows"):
         small().fit(x[:1])
     density = small().fit(x)
-    with pytest.raises(ValueError, match="context must be None"):
+    with pytest.raises(ValueError, match="context must be None, because the model was fitted without one, got"):
         density.score_samples(x, context=x)
     with pytest.raises(ValueError, match="q must be"):
         density.conditional_quantile(x, 0, 1.5)

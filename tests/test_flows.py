@@ -13,7 +13,7 @@ import zuko
 from torch import Tensor, nn
 
 import elflow
-from elflow.activations import QELU, RELU, PiecewiseQuadratic
+from elflow.activations import FELU, QELU, RELU, PiecewiseQuadratic
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.flows.elf import MaskedELFTransform
 from elflow.flows.layered import LayeredFlow, LazyStack
@@ -55,7 +55,7 @@ FLOWS: dict[str, Callable[[], nn.Module]] = {
 LAYERED = [name for name, build in FLOWS.items() if isinstance(build(), LayeredFlow)]
 ELFS = [name for name, build in FLOWS.items() if isinstance(build(), elflow.ELF)]
 # Activations other than FELU are compiled operation by operation, which takes long.
-SLOW_TO_COMPILE = ["ReLU", "QELU", "custom activation"]
+SLOW_TO_COMPILE = [name for name in ELFS if FLOWS[name]().config["activation"] != FELU.to_dict()]
 COMPILED = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW_TO_COMPILE else name for name in ELFS]
 
 

@@ -16,30 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from _layout import RULES
 
 import elflow
-
-RULES: dict[str, set[str]] = {
-    "_checks": set(),
-    "_files": set(),
-    "activations": {"_checks"},
-    "kernels": {"activations", "_checks", "_files"},
-    "functional": {"kernels", "activations", "_checks"},
-    "transforms": {"functional", "activations", "_checks"},
-    "nn": {"transforms", "functional", "activations", "_checks"},
-    "flows": {"nn", "transforms", "functional", "activations", "kernels", "_checks"},
-    "training": {"flows", "kernels", "_checks", "_files"},
-    "_model_file": {"training", "activations", "_checks", "_files"},
-    "io": {"_checks", "_files"},
-    "datasets": {"_checks"},
-    "tabular": {"_model_file", "training", "flows", "nn", "io", "activations", "_checks", "_files"},
-    "serialization": {"tabular", "_model_file", "flows", "training", "activations", "_checks", "_files"},
-    "report": {"tabular", "flows", "training", "datasets", "_checks", "_files"},
-    "testing": {"functional", "kernels", "activations", "_checks"},
-    "__init__": set(),  # it imports on first use, by names in variables
-}
-RULES["cli"] = set(RULES) - {"__init__"}
-RULES["__main__"] = {"cli"}
 
 SHARED = {"_checks", "_files", "_model_file"}
 """Modules that start with an underscore because users should not import them, but that all others share."""

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from elflow.io.tables import read_table, scan_table
+from elflow.tabular import COLUMN_KINDS, Column
 
 
 @pytest.fixture
@@ -207,10 +208,23 @@ def test_bad_rows_far_down(write):
         read_table(path)
 
 
+@pytest.mark.parametrize("kind", COLUMN_KINDS)
+def test_every_kind_of_objects(write, kind):
+    """Text of a column of Python objects becomes the dtype that suits its kind."""
+    text = {"continuous": "1.5", "integer": "3", "boolean": "true", "category": "a", "datetime": "2024-05-31"}[kind]
+    block = next(iter(scan_table(write(f"a\n{text}\n"), [column("a", "object", kind)])))
+    assert Column.fit(pd.concat([block["a"]] * 3), kind).kind == kind
+
+
+def test_unknown_kinds(write):
+    with pytest.raises(ValueError, match=r"column 'a' must be of a kind in \['continuous', .*\], got 'duration'"):
+        next(iter(scan_table(write("a\n1\n"), [column("a", "object", "duration")])))
+
+
 def test_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nothing.csv does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"path must be an existing file, got .*nothing\.csv"):
         read_table(tmp_path / "nothing.csv")
-    with pytest.raises(IsADirectoryError, match="must be a file, got a folder"):
+    with pytest.raises(IsADirectoryError, match="path must be a file, got the folder "):
         read_table(tmp_path)
     with pytest.raises(TypeError, match="na_values must be a sequence of strings"):
         read_table("data.csv", na_values="?")

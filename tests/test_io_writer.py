@@ -99,8 +99,8 @@ def test_devices_are_not_replaced(tmp_path):
 def test_targets_that_cannot_be(tmp_path):
     with pytest.raises(ValueError, match=r"has an unsupported format; supported: \.csv"):
         TableWriter(tmp_path / "t.xlsx")
-    with pytest.raises(FileNotFoundError, match="must be in a folder that exists"):
+    with pytest.raises(FileNotFoundError, match=r"path must be in an existing folder, got .*t\.csv"):
         TableWriter(tmp_path / "no" / "t.csv")
     (tmp_path / "d.csv").mkdir()
-    with pytest.raises(IsADirectoryError, match="must be a file, got a folder"):
+    with pytest.raises(IsADirectoryError, match=r"path must be a file, got the folder .*d\.csv"):
         TableWriter(tmp_path / "d.csv")

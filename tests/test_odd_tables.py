@@ -74,10 +74,11 @@ def test_bounds_of_integers_keep_them_integers():
     [
         (pd.Series(pd.cut(RNG.normal(size=50), 3)), None, "categories of text or numbers, got Interval"),
         (pd.Series([2**63 + 5, 3] * 10, dtype="uint64"), None, "below 2"),
-        (pd.Series([True, False] * 10), "continuous", "must hold numbers to be continuous"),
-        (pd.Series(["a", "b"] * 10), "datetime", "must hold datetimes"),
-        (pd.Series(["a", "b"] * 10), (0, 1), "must hold numbers to be bounded"),
-        (pd.Series(RNG.integers(0, 9, 50)), (0, 5), "between its bounds"),
+        (pd.Series([True, False] * 10), "continuous", "must be numeric to be declared continuous, got kind boolean"),
+        (pd.Series(["a", "b"] * 10), "integer", "column 'c' must be numeric to be declared integer, got kind category"),
+        (pd.Series(["a", "b"] * 10), "datetime", "must hold datetimes to be declared datetime, got kind category"),
+        (pd.Series(["a", "b"] * 10), (0, 1), "must be numeric to have bounds, got kind category"),
+        (pd.Series(RNG.integers(0, 9, 50)), (0, 5), r"must lie within its bounds \(0, 5\), got"),
     ],
 )
 def test_unsupported_columns(values, declared, message):

@@ -596,7 +596,7 @@ def test_bad_input(table, density, tmp_path):
         report.write(density, table, path, max_rows=5)
     with pytest.raises(TypeError, match="random_state must be an integer"):
         report.write(density, table, path, random_state=None)
-    with pytest.raises(FileNotFoundError, match="path must be in a folder that exists"):
+    with pytest.raises(FileNotFoundError, match="path must be in an existing folder"):
         report.write(density, table, tmp_path / "none" / "report.html")
     assert path.read_text() == "before"
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]

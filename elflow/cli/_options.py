@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from elflow import FlowDensity, ImageELF
+    from elflow.io.tables import TableWriter
 
 Model = Annotated[Path, typer.Argument(help="Model written by `elflow fit`.", metavar="MODEL", show_default=False)]
 Data = Annotated[
@@ -216,9 +217,9 @@ def rename_argument(argument: str, option: str) -> Iterator[None]:
 
     Example:
         >>> with rename_argument("path", "DATA"):
-        ...     raise ValueError("path must be a file, got a folder")
+        ...     raise ValueError("path must be a file, got the folder data")
         Traceback (most recent call last):
-        ValueError: DATA must be a file, got a folder
+        ValueError: DATA must be a file, got the folder data
     """
     try:
         yield
@@ -226,6 +227,14 @@ def rename_argument(argument: str, option: str) -> Iterator[None]:
         if not str(error).startswith(f"{argument} must"):
             raise
         raise type(error)(option + str(error).removeprefix(argument)) from error
+
+
+def open_writer(output: Path) -> TableWriter:
+    """Writer of the table that `--output` names."""
+    from elflow.io.tables import TableWriter
+
+    with rename_argument("path", "--output"):
+        return TableWriter(output)
 
 
 def load_model(path: Path) -> Any:

@@ -205,11 +205,10 @@ def score_images(
     nats of each image.
     """
     from elflow.io.images import read_images
-    from elflow.io.tables import TableWriter
 
     target = _options.parse_size(resize)
     _options.check_not_input(output, data, model)
-    writer = None if output is None else TableWriter(output)
+    writer = None if output is None else _options.open_writer(output)
     flow = _options.load_image_flow(model)
     _options.set_threads(threads)
     with _options.rename_argument("path", "DATA"):

@@ -43,7 +43,9 @@ def report(
     _options.check_output(output, data, model)
     est = _options.load_density(model)
     _options.set_threads(threads)
-    frame = pd.concat(scan_table(data, _options.known_columns(est), na_values=na or []), ignore_index=True)
+    with _options.rename_argument("path", "DATA"):
+        scan = scan_table(data, _options.known_columns(est), na_values=na or [])
+    frame = pd.concat(scan, ignore_index=True)
     rows, context = _options.split_context(est, frame)
     findings = reports.write(est, rows, output, context=context, random_state=seed)
     verdicts = reports.judge(findings)

@@ -143,7 +143,8 @@ def _read(
     """The rows to model, and their contexts or None."""
     from elflow.io.tables import read_table
 
-    frame = read_table(data, na or [])
+    with _options.rename_argument("path", "DATA"):
+        frame = read_table(data, na or [])
     dropped = _options.parse_names("--drop", drop, data, list(frame.columns))
     given = _options.parse_names("--context", context, data, list(frame.columns))
     if both := [name for name in dropped if name in given]:
@@ -194,7 +195,7 @@ def score(
     data: Data,
     output: ScoreOutput = None,
     anomaly: Annotated[
-        bool, typer.Option("--anomaly", help="Also write anomaly scores: above 99 for the least likely 1 %.")
+        bool, typer.Option("--anomaly", help="Also write anomaly scores: above 99 for the least likely 1%.")
     ] = False,
     append: Annotated[bool, typer.Option("--append", help="Also write the columns of the data.")] = False,
     na: NaValues = None,
@@ -211,13 +212,14 @@ def score(
     Print the mean with its standard error. Rows are read and written in
     blocks, so tables may be larger than memory.
     """
-    from elflow.io.tables import TableWriter, scan_table
+    from elflow.io.tables import scan_table
 
     _options.check_not_input(output, data, model)
-    writer = None if output is None else TableWriter(output)
+    writer = None if output is None else _options.open_writer(output)
     est = _options.load_density(model)
     _options.set_threads(threads)
-    scan = scan_table(data, _options.known_columns(est), SCORE_BLOCK, na or [], extra=append)
+    with _options.rename_argument("path", "DATA"):
+        scan = scan_table(data, _options.known_columns(est), SCORE_BLOCK, na or [], extra=append)
     mean = Mean("nats")
     with writer or nullcontext(), show_progress("Scoring rows", scan.total) as set_done:
         for block in scan:
@@ -282,11 +284,11 @@ def sample(
     together, with the columns of the context last. Rows are written in
     blocks, so there may be more of them than fit into memory.
     """
-    from elflow.io.tables import TableWriter, scan_table
+    from elflow.io.tables import scan_table
     from elflow.tabular import SAMPLE_BLOCK
 
     _options.check_not_input(output, model, *([] if context is None else [context]))
-    writer = TableWriter(output)
+    writer = _options.open_writer(output)
     est = _options.load_density(model)
     _options.set_threads(threads)
     schema = est.context_schema_
@@ -297,7 +299,8 @@ def sample(
     total: int | None = number
     scan = None
     if schema is not None and context is not None:
-        scan = scan_table(context, schema.columns, SAMPLE_BLOCK)
+        with _options.rename_argument("path", "--context"):
+            scan = scan_table(context, schema.columns, SAMPLE_BLOCK)
         total = None if scan.rows is None else scan.rows * number
     with writer, show_progress("Sampling rows", total) as set_done:
         for rows in _iter_rows(est, number, scan, seed):

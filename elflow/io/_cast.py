@@ -26,6 +26,14 @@ NULLABLE = {
     pa.uint32(): pd.UInt32Dtype(),
     pa.uint64(): pd.UInt64Dtype(),
 }
+DTYPES = {
+    "continuous": "float64",
+    "integer": "int64",
+    "boolean": "bool",
+    "category": "str",
+    "datetime": "datetime64[us]",
+}
+"""By kind of a column of Python objects: the dtype to parse it with."""
 N_TRIED = 100
 """Number of values that a conversion is tried on first: one that fails on a long column is slow."""
 Values: TypeAlias = pa.ChunkedArray
@@ -158,8 +166,9 @@ def _choose_dtype(column: ColumnType) -> Any:
             {"integer": "int64", "floating": "float64", "boolean": "bool"}.get(inferred, "str")
         )
     if column.dtype == "object":
-        by_kind = {"continuous": "float64", "integer": "int64", "boolean": "bool", "datetime": "datetime64[us]"}
-        return pd.api.types.pandas_dtype(by_kind.get(column.kind, "str"))
+        if column.kind not in DTYPES:
+            raise ValueError(f"column {column.name!r} must be of a kind in {list(DTYPES)}, got {column.kind!r}")
+        return pd.api.types.pandas_dtype(DTYPES[column.kind])
     return pd.api.types.pandas_dtype(column.dtype)
 
 

@@ -129,9 +129,9 @@ def open_source(path: Path, na_values: Sequence[str]) -> Source:
     if isinstance(na_values, str):
         raise TypeError(f"na_values must be a sequence of strings, got {na_values!r}")
     if path.is_dir():
-        raise IsADirectoryError(f"{path} must be a file, got a folder")
+        raise IsADirectoryError(f"path must be a file, got the folder {path}")
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist")
+        raise FileNotFoundError(f"path must be an existing file, got {path}")
     format_name = detect_format(path)
     if path.is_file() and not path.stat().st_size:
         raise ValueError(f"{path} is empty: a table must have a header with column names, and rows")

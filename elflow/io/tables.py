@@ -178,9 +178,9 @@ class TableWriter:
         self._is_text = str(path) == "-" or detect_format(self.path) == "text"
         self._separator = "\t" if ".tsv" in self.path.suffixes[-2:] else ","
         if self.path.is_dir():
-            raise IsADirectoryError(f"{path} must be a file, got a folder")
+            raise IsADirectoryError(f"path must be a file, got the folder {path}")
         if str(path) != "-" and not self.path.parent.is_dir():
-            raise FileNotFoundError(f"{path} must be in a folder that exists")
+            raise FileNotFoundError(f"path must be in an existing folder, got {path}")
         self._stack = ExitStack()
         self._sink: Any = None
         self._parquet: Any = None

@@ -23,7 +23,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports names on first use, because matplotlib, pandas and scikit-learn are slow to import."""
+    """Import names on first use, because matplotlib, pandas and scikit-learn are slow to import."""
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

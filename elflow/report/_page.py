@@ -196,7 +196,7 @@ def _render_marginals(found: Findings) -> str:
     if n_hidden:
         verb = "is" if n_hidden == 1 else "are"
         note += f" {format_count(n_hidden, 'other column')} with smaller differences {verb} not shown."
-    note += " Histograms omit the lowest and the highest 0.5 % of the values."
+    note += " Histograms omit the lowest and the highest 0.5% of the values."
     return _render_card("marginals", "Marginal distributions", REAL_AND_SAMPLED + grids + _render_note(note))
 
 
@@ -261,7 +261,7 @@ def _render_pits(found: Findings) -> str:
     )
     legend = (
         '<p class="legend"><span class="sampled">real values</span>'
-        '<span class="band">95 % range of a uniform distribution</span></p>'
+        '<span class="band">95% range of a uniform distribution</span></p>'
     )
     rows = _describe_judged_rows(found, len(found.pits[0].values))
     note = (

@@ -217,7 +217,7 @@ def draw_histogram(marginal: Marginal, name: str) -> str:
 
 
 def draw_pit(found: Pit, name: str) -> str:
-    """Plot a histogram, with the band that contains 95 % of the bins of uniform numbers."""
+    """Plot a histogram, with the band that contains 95% of the bins of uniform numbers."""
     count = len(found.values)
     low, high = stats.binom.ppf([0.025, 0.975], count, 1 / N_PIT_BINS) / count * N_PIT_BINS
     shares = np.histogram(found.values, N_PIT_BINS, (0, 1))[0] / count * N_PIT_BINS

@@ -311,7 +311,7 @@ def _choose_mixture(rows: _Rows, n_components: Sequence[int], time_limit: float 
         if refitted[0] is not None:
             model, n_rows = refitted
     if model is None:
-        raise ValueError("train must have a covariance matrix that can be computed, got rows without one")
+        raise ValueError("train must have a finite covariance matrix, got rows whose covariance cannot be computed")
     return _Mixture(model, rows, validation + rows.log_volume, n_rows)
 
 

@@ -10,7 +10,7 @@ from elflow.report._format import to_printable
 __all__ = ["BASE_CSS", "escape", "render_document", "to_data_uri"]
 
 CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""Forbids a page to load anything and to run scripts."""
+"""Content security policy, which forbids a page to load anything and to run scripts."""
 
 BASE_CSS = """
 :root {

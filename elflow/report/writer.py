@@ -51,7 +51,7 @@ def write(
     """
     path = Path(path)
     if not path.parent.is_dir():  # also checked by `replacing`, but only after the work
-        raise FileNotFoundError(f"path must be in a folder that exists, got {path}")
+        raise FileNotFoundError(f"path must be in an existing folder, got {path}")
     found = measure(est, X, context, max_rows, random_state)
     content = render_page(found, random_state)
     with replacing(path) as temporary:

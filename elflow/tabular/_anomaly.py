@@ -16,7 +16,7 @@ MAX_REFERENCE_ROWS = 5_000
 N_QUANTILES = 1_000
 """Number of quantiles that are stored of these rows' log-densities."""
 TAIL_SHARE, MIN_TAIL = 0.1, 10
-"""Share, and minimum number, of the quantiles to which the tail is fitted: the lowest ones."""
+"""Fraction, and minimum number, of the quantiles to which the tail is fitted: the lowest ones."""
 MAX_SCORE = 1e300
 """Score of a row with density zero: finite, since scikit-learn's metrics refuse infinity."""
 

@@ -25,7 +25,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     check_choice("dequantization", parameters["dequantization"], ["uniform", "variational"])
     validation = parameters["validation"]
     if not isinstance(validation, Real) or not 0 < float(validation) < 1:
-        raise ValueError(f"validation must be a share in (0, 1), got {validation!r}")
+        raise ValueError(f"validation must be a fraction in (0, 1), got {validation!r}")
     if parameters["learning_rate"] is not None:
         check_positive("learning_rate", parameters["learning_rate"])
     if parameters["whiten"] not in (None, True, False):

@@ -36,10 +36,10 @@ SAMPLE_BLOCK = 2**16
 """Number of rows that are sampled at a time."""
 
 
-def split_mask(count: int, share: float, seed: int) -> BoolArray:
+def split_mask(count: int, fraction: float, seed: int) -> BoolArray:
     """Random mask of the validation rows, `(count,)`: at least one, and at most all but two."""
     mask = np.zeros(count, dtype=bool)
-    mask[np.random.RandomState(seed).permutation(count)[: min(max(1, round(share * count)), count - 2)]] = True
+    mask[np.random.RandomState(seed).permutation(count)[: min(max(1, round(fraction * count)), count - 2)]] = True
     return mask
 
 

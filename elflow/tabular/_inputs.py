@@ -53,8 +53,11 @@ class TableEstimator(BaseEstimator):
         """Convert the context of `count` rows to a frame."""
         schema = None if fitting else self.context_schema_
         if not fitting and (context is None) != (schema is None):
-            expected = "None, since there was none in fit" if schema is None else f"a table of {schema.names}"
-            raise ValueError(f"context must be {expected}, got {'None' if context is None else type(context).__name__}")
+            expected = (
+                "None, because the model was fitted without one" if schema is None else f"a table of {schema.names}"
+            )
+            got = "None" if context is None else type(context).__name__
+            raise ValueError(f"context must be {expected}, got {got}")
         if context is None:
             return None
         table: Any = as_plain_array(context)

@@ -15,6 +15,14 @@ from elflow.tabular._maps import robust_scale
 __all__ = ["COLUMN_KINDS", "Declaration", "Level"]
 
 COLUMN_KINDS = ["continuous", "integer", "boolean", "category", "datetime"]
+DECLARABLE_KINDS = {
+    "continuous": (["continuous", "integer"], "be numeric"),
+    "integer": (["continuous", "integer", "boolean"], "be numeric"),
+    "boolean": (["boolean", "integer"], "hold booleans or integers"),
+    "category": (COLUMN_KINDS, "hold any values"),
+    "datetime": (["datetime"], "hold datetimes"),
+}
+"""By declared kind: the inferred kinds that may be declared so, and these in words."""
 
 Declaration = str | Sequence[float | None]
 """Declared kind of a column, or its bounds `(low, high)`, each of which may be None."""
@@ -33,9 +41,9 @@ MAX_BOUND_DISTANCE = 50.0
 MAX_FILL_SHOWN = 3
 """Maximum number of values in that warning."""
 MIN_IDENTIFIER_ROWS, MIN_IDENTIFIER_SHARE = 50, 0.5
-"""Number of rows, and share of distinct strings among them, from which a column identifies rows."""
+"""Number of rows, and fraction of distinct strings among them, from which a column identifies rows."""
 MIN_TEXT_CHARACTERS, MIN_TEXT_SHARE = 40, 0.2
-"""Mean number of characters of free text, and share of distinct texts from which it is treated in the same way."""
+"""Mean number of characters of free text, and fraction of distinct texts from which it is treated in the same way."""
 MAX_LEVEL_CHARACTERS = 50_000_000
 """Maximum number of characters in all categories of a column: the header of a model file holds them."""
 
@@ -46,15 +54,9 @@ def resolve_kind(name: str, declared: Declaration | None, inferred: str) -> tupl
         return inferred, None
     if isinstance(declared, str):
         check_choice(f"columns[{name!r}]", declared, COLUMN_KINDS)
-        allowed = {
-            "continuous": ["continuous", "integer"],
-            "integer": ["continuous", "integer", "boolean"],
-            "boolean": ["boolean", "integer"],
-        }
-        if inferred not in allowed.get(declared, COLUMN_KINDS):
-            raise ValueError(f"column {name!r} must hold numbers to be {declared}, got a column of kind {inferred}")
-        if declared == "datetime" and inferred != "datetime":
-            raise ValueError(f"column {name!r} must hold datetimes to be datetime, got a column of kind {inferred}")
+        allowed, needed = DECLARABLE_KINDS[declared]
+        if inferred not in allowed:
+            raise ValueError(f"column {name!r} must {needed} to be declared {declared}, got kind {inferred}")
         return declared, None
     try:
         low, high = (
@@ -68,7 +70,7 @@ def resolve_kind(name: str, declared: Declaration | None, inferred: str) -> tupl
     if not low < high:
         raise ValueError(f"columns[{name!r}] must have a low bound below the high bound, got {declared!r}")
     if inferred not in ("continuous", "integer"):
-        raise ValueError(f"column {name!r} must hold numbers to be bounded, got a column of kind {inferred}")
+        raise ValueError(f"column {name!r} must be numeric to have bounds, got kind {inferred}")
     return inferred, (low, high)
 
 
@@ -164,7 +166,7 @@ def check_within_bounds(name: str, x: FloatArray, bounds: tuple[float, float]) -
     """Check that all values lie within declared bounds."""
     if x.min() < bounds[0] or x.max() > bounds[1]:
         raise ValueError(
-            f"column {name!r} must hold all values between its bounds {bounds}, got {x.min():g} to {x.max():g}"
+            f"column {name!r} must lie within its bounds ({bounds[0]:g}, {bounds[1]:g}), got {x.min():g} to {x.max():g}"
         )
 
 

@@ -17,7 +17,7 @@ __all__ = ["count_states", "plan_numbers"]
 MIN_FINE_STEPS = 1_000
 """Number of steps of a grid per standard deviation from which values are treated as exact numbers."""
 MAX_MERGED_SHARE = 0.01
-"""Share of distinct values that may coincide in single precision without a warning."""
+"""Fraction of distinct values that may coincide in single precision without a warning."""
 
 
 def plan_numbers(
@@ -87,7 +87,7 @@ def _warn_about_merged_values(name: str, distinct: FloatArray, warp: Warp) -> No
 
 
 def count_states(present: pd.Series, atoms: FloatArray, n_missing: int) -> dict[str, Any]:
-    """Fields of a column that describe its states: atoms, their shares, and the share of missing values."""
+    """Fields of a column that describe its states: atoms, and the fractions of all states and of missing values."""
     counts: list[float] = [float(len(present))]
     position = 0
     if len(atoms):

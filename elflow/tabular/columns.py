@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class Column:
     levels: tuple[Level, ...] | None = None
     """Categories, if the column has any."""
     missing: float = 0.0
-    """Share of missing values; 0 if missing values are not modelled."""
+    """Fraction of missing values; 0 if missing values are not modelled."""
     bounds: tuple[float, float] | None = None
     """Declared bounds of numbers; the density outside is zero. Inferred bounds are those of `map`, and are soft."""
     ordered: bool = False
@@ -75,8 +75,8 @@ class Column:
     atoms: tuple[float, ...] = ()
     """Exact values with a probability, in increasing order."""
     shares: tuple[float, ...] = ()
-    """Shares of the states, if there are several: atoms below the median of the other values, these other values, atoms
-    above, missing values."""
+    """Fractions of the states, if there are several: atoms below the median of the other values, these other values,
+    atoms above, missing values."""
     position: int = 0
     """Position of the state of all values that are neither atoms nor missing."""
 
@@ -112,9 +112,11 @@ class Column:
             local = _kinds.datetimes_to_integers(name, present, local=True)[0]
             if (local_step := _kinds.find_integer_step(local)) > facts["step"]:
                 facts |= {"step": local_step, "local": True}
-        else:
+        elif kind in ("continuous", "integer"):
             is_point = declared == "continuous"
             facts |= plan_numbers(facts, present, bounds, declared is None, is_point, infer_bounds)
+        else:
+            raise NotImplementedError(f"Column.fit must support every kind of column, got {kind!r}")
         atoms = facts.pop("atoms", np.zeros(0))
         if "map" not in facts:
             # `to_integers` depends on the other fields only, so that any map will do
@@ -403,41 +405,37 @@ class Column:
 
     def to_dict(self) -> dict[str, Any]:
         """Configuration for JSON; `from_dict` reads it."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "dtype": self.dtype,
-            "map": self.map.to_dict(),
-            "step": self.step,
-            "levels": None if self.levels is None else list(self.levels),
-            "missing": self.missing,
-            "bounds": self.bounds,
-            "ordered": self.ordered,
-            "unit": self.unit,
-            "local": self.local,
-            "dithered": self.dithered,
-            "atoms": list(self.atoms),
-            "shares": list(self.shares),
-            "position": self.position,
-        }
+        state = {field.name: getattr(self, field.name) for field in fields(self)} | {"map": self.map.to_dict()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in state.items()}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Column:
         """Build a column from the output of `to_dict`."""
-        kind = Steps if "edges" in state["map"] else Warp
-        levels = None if state["levels"] is None else tuple(state["levels"])
-        bounds = None if state["bounds"] is None else tuple(state["bounds"])
-        if levels is not None and not levels:
-            raise ValueError(f"column {state['name']!r} must have levels, got none")
-        atoms, shares = tuple(state["atoms"]), tuple(state["shares"])
-        n_states = len(atoms) + 1 + bool(state["missing"])
-        is_valid = len(shares) == (n_states if n_states > 1 else 0) and 0 <= state["position"] <= len(atoms)
-        if not is_valid or any(share <= 0 for share in shares) or (shares and abs(sum(shares) - 1) > 1e-6):
-            raise ValueError(f"column {state['name']!r} must have a share for each of {n_states} states, got {shares}")
-        if (atoms or state["dithered"]) and kind is not Warp:
-            raise ValueError(f"column {state['name']!r} must not have atoms, since its values have cells")
-        fields = {"map": kind.from_dict(state["map"]), "levels": levels, "bounds": bounds, "atoms": atoms}
-        return cls(**{**state, **fields, "shares": shares})
+        map_class = Steps if "edges" in state["map"] else Warp
+        # JSON has lists only.
+        tuples = {
+            field.name: tuple(state[field.name])
+            for field in fields(cls)
+            if str(field.type).startswith("tuple") and state[field.name] is not None
+        }
+        column = cls(**{**state, **tuples, "map": map_class.from_dict(state["map"])})
+        column._check()
+        return column
+
+    def _check(self) -> None:
+        """Raise an error if the fields, which may come from a damaged file, contradict each other."""
+        if self.levels is not None and not self.levels:
+            raise ValueError(f"column {self.name!r} must have levels, got none")
+        n_states = len(self.atoms) + 1 + bool(self.missing)
+        is_valid = len(self.shares) == (n_states if n_states > 1 else 0) and 0 <= self.position <= len(self.atoms)
+        if self.shares and (min(self.shares) <= 0 or abs(sum(self.shares) - 1) > 1e-6):
+            is_valid = False
+        if not is_valid:
+            raise ValueError(
+                f"column {self.name!r} must have a fraction for each of {n_states} states, got {self.shares}"
+            )
+        if (self.atoms or self.dithered) and self.is_discrete:
+            raise ValueError(f"column {self.name!r} must not have atoms, since its values have cells")
 
 
 def shorten(text: str, width: int) -> str:

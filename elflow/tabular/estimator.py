@@ -69,12 +69,12 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         whiten: Whether linear correlations of continuous columns are removed before the flow; None does so for tables
             with few rows.
         schedule: Learning-rate schedule: see `elflow.training.Recipe`.
-        learning_rate: Initial learning rate. Here and in the next four, None selects a value by the size of the table.
+        learning_rate: Initial learning rate. Here and in the next two, None selects a value by the size of the table.
         weight_decay: Weight decay; more of it reduces overfitting.
         batch_size: Number of rows in a batch.
-        max_steps: Maximum number of training steps.
-        patience: Number of rounds without a better held-out log-likelihood after which training stops.
-        validation: Share of the rows that are held out for early stopping.
+        max_steps: Maximum number of training steps; None for 20,000.
+        patience: Number of rounds without a better held-out log-likelihood after which training stops; None for 20.
+        validation: Fraction of the rows that are held out for early stopping.
         time_limit: Maximum training time in seconds; None for no limit.
         log_dir: Folder for logs as CSV and for TensorBoard.
         random_state: Seed or generator.
@@ -249,7 +249,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         return self
 
     def score_samples(self, X: Table, context: ContextTable | None = None, n_draws: int = N_DRAWS) -> FloatArray:
-        """Log-density of each row, in nats and in the units of the data.
+        """Log-density of each row, in nats; continuous columns contribute a density per unit.
 
         A discrete column contributes a probability, which is estimated from points of each value's cell. All rows
         share these points. The estimate is a lower bound in expectation, which more points tighten. A row with a value

@@ -110,9 +110,9 @@ def table_kind(table: Table) -> str:
     if isinstance(table, pd.DataFrame):
         return "pandas"
     module = type(table).__module__.split(".")[0]
-    expected = f"the table must be of pandas, polars, pyarrow or numpy, got {type(table).__name__}"
+    expected = f"the table must be a pandas, polars or pyarrow table or a NumPy array, got {type(table).__name__}"
     if type(table) in (str, bytes, dict):
-        raise TypeError(f"{expected}: read a file with elflow.io.read_table")
+        raise TypeError(f"{expected}: read files with elflow.io.read_table")
     if module == "polars" and hasattr(table, "to_pandas") and hasattr(table, "columns"):
         return "polars"
     if module == "pyarrow" and hasattr(table, "to_pandas") and hasattr(table, "schema"):

@@ -76,7 +76,7 @@ class Schema:
         frame = as_frame(table)
         declared = {str(name): declaration for name, declaration in (declared or {}).items()}
         if unknown := [name for name in declared if name not in frame.columns]:
-            raise ValueError(f"columns must name columns of the table, {list(frame.columns)}, got {unknown}")
+            raise ValueError(f"columns must refer to columns of the table ({list(frame.columns)}), got {unknown}")
         ignored = [name for name in frame.columns if name not in declared and is_identifier(frame[name])]
         if ignored:
             _warn_about_identifiers(frame[ignored])
@@ -86,7 +86,9 @@ class Schema:
         if missing == "error":
             _check_no_missing(frame)
         if empty := [name for name in frame.columns if frame[name].isna().all()]:
-            raise ValueError(f"each column must hold some value, got only missing ones in {empty}: drop these columns")
+            raise ValueError(
+                f"each column must have at least one value, got only missing values in {empty}: drop these columns"
+            )
         columns = tuple(
             Column.fit(frame[name], declared.get(name), missing == "model", infer_bounds) for name in frame.columns
         )
@@ -99,7 +101,7 @@ class Schema:
 
     @property
     def features(self) -> int:
-        """Number of numbers per row that a flow models: one per column, two if it has atoms or missing values."""
+        """Number of features per row that a flow models: one per column, two if it has atoms or missing values."""
         return len(self._is_exact())
 
     @property
@@ -120,7 +122,7 @@ class Schema:
 
     @property
     def context_features(self) -> int:
-        """Number of numbers per row that `encode_context` returns."""
+        """Number of features per row that `encode_context` returns."""
         return sum(self._one_hot_size(column) or 1 for column in self.columns) + sum(
             bool(column.missing) for column in self.columns
         )
@@ -222,7 +224,7 @@ class Schema:
     def align(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Select the columns of the schema, in its order; missing values must be absent where they are not modelled."""
         if absent := [name for name in self.names if name not in frame.columns]:
-            raise ValueError(f"the table must have the columns {self.names}, but {absent} are missing")
+            raise ValueError(f"the table must have the columns {self.names}, got none named {absent}")
         frame = frame[self.names]
         _check_no_missing(frame[[column.name for column in self.columns if not column.missing]], fitted=True)
         return frame
