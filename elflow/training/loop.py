@@ -187,13 +187,12 @@ class _Run:
     def train_step(self, batch: Rows) -> None:
         """One step of AdamW on a batch; a step whose loss or gradient is not finite is skipped."""
         self.step += 1
-        total, weight = torch.tensor(math.nan), 0.0
-        is_refused = False
+        total, weight, is_refused = torch.tensor(math.nan), 0.0, False
         try:
             total, weight = self.module(batch.to(self.fabric.device))
         except NonFiniteError:  # weights so large that the networks overflow
             is_refused = True
-        loss = norm = total
+        loss = norm = torch.tensor(math.nan)
         if not self._is_any(is_refused):  # otherwise no process may wait for the gradients of the others
             loss = -total / len(batch)
             self.optimizer.zero_grad()
@@ -202,13 +201,14 @@ class _Run:
                 self.module, self.optimizer, max_norm=self.recipe.max_grad_norm, error_if_nonfinite=False
             )
             norm = cast(Tensor, clipped)  # there is a norm, as max_norm is given
+        # The norm is the same in all processes, unlike the loss.
         if torch.isfinite(norm) and not self._is_any(not bool(torch.isfinite(loss))):
             self.optimizer.step()
             self.averaged.update_parameters(self.flow)
             self.skipped_in_a_row = 0
             self._training_mean.add(total, weight)
         else:
-            self._skip(float(loss), float(norm))
+            self._skip(loss.item(), norm.item())
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
 
