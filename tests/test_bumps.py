@@ -43,6 +43,7 @@ def test_fused_equals_definition(implementation, units, dtype):
     torch.testing.assert_close(elf_bumps_inverse(x, phi, units, bound=0.9).double(), back, atol=2e-3, rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("units", [1, 4, 7])
 def test_gradients(implementation, units):
     phi = random_phi(6, units=units).requires_grad_()
@@ -92,6 +93,7 @@ def test_nan_raises(implementation, function):
             function(torch.zeros(3, dtype=torch.float64), phi, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [elf_bumps, elf_bumps_inverse])
 def test_nan_raises_in_compiled_code(function):
     torch._dynamo.reset()
@@ -108,6 +110,7 @@ def test_other_activations_take_the_reference():
     torch.testing.assert_close(y, elf(x, *bumps(phi, 4), activation=QELU)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["elf_bumps", "elf_bumps_inverse"])
 def test_operators_pass_the_checks_of_torch(name):
     phi = random_phi(6, units=4, dtype=torch.float32).requires_grad_()

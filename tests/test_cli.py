@@ -55,6 +55,7 @@ def test_quiet(write, tmp_path):
     assert succeeds("fit", write(table()), "-o", tmp_path / "m.elf", *QUICK, "-q") == ("", "")
 
 
+@pytest.mark.slow
 def test_fit_equals_the_estimator(folder):
     frame = read_table(folder / "data.csv")
     direct = elflow.FlowDensity(max_steps=10, random_state=0).fit(frame)
@@ -190,6 +191,7 @@ def test_info(folder, tmp_path):
     assert "a flow without columns" in fails("score", tmp_path / "flow.elf", folder / "data.csv")
 
 
+@pytest.mark.slow
 def test_report(folder, tmp_path):
     out, _ = succeeds("report", folder / "given.elf", folder / "data.csv", "-o", tmp_path / "r.html")
     assert "Held-out log-likelihood" in out
@@ -302,6 +304,7 @@ def test_other_flows(write, tmp_path):
     assert json.loads(succeeds("info", tmp_path / "m.elf", "--json")[0])["flow"] == "maf"
 
 
+@pytest.mark.slow
 def test_time_limit_threads_and_log(write, tmp_path):
     threads = torch.get_num_threads()
     options = ["--time-limit", "1s", "--threads", "1", "--log-dir", tmp_path / "log", "--seed", "5"]

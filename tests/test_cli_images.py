@@ -64,6 +64,7 @@ def brief(monkeypatch):
 # fit-images
 
 
+@pytest.mark.slow
 def test_fit_says_what_it_found_and_how_it_went(folder, tmp_path):
     options = ["--log-dir", tmp_path / "log", "--samples", tmp_path / "new" / "pictures", "--validation", 6]
     out, err = succeeds("fit-images", folder / "data.npz", "-o", tmp_path / "m.elf", *QUICK, "--classes", *options)
@@ -95,6 +96,7 @@ def test_held_out_images_were_not_trained_on(folder):
     assert torch.equal(bars, rows.context)  # labels went with their images
 
 
+@pytest.mark.slow
 def test_what_is_learned_shows(folder, tmp_path):
     """More steps are better than few."""
     succeeds("fit-images", folder / "data.npz", "-o", tmp_path / "m.elf", "--max-steps", 12, "-q")
@@ -117,6 +119,7 @@ def test_the_preset_follows_from_the_images(shape, name):
     assert steps.choose_preset(torch.zeros(1, *shape)) == name
 
 
+@pytest.mark.slow
 def test_colours_resized_pictures_and_levels(tmp_path):
     """A folder of pictures for each class, of any size."""
     x, y = pictures(10, channels=3, levels=256)
@@ -142,6 +145,7 @@ def interrupt(*_, **__):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_interrupted_and_resumed(folder, tmp_path, monkeypatch, brief):
     """The weights are those of a run that nobody interrupted, bit for bit."""
     data, model, whole = folder / "data.npz", tmp_path / "m.elf", tmp_path / "whole.elf"
@@ -163,6 +167,7 @@ def test_interrupted_and_resumed(folder, tmp_path, monkeypatch, brief):
     assert read_notes(model)["fingerprint"] == read_notes(whole)["fingerprint"]
 
 
+@pytest.mark.slow
 def test_resume_with_nothing_to_go_on_from(folder, tmp_path):
     model = tmp_path / "m.elf"
     arguments = ["fit-images", folder / "data.npz", "-o", model, "--max-steps", 1, "--resume"]
@@ -177,12 +182,14 @@ def test_resume_with_nothing_to_go_on_from(folder, tmp_path):
     assert model.read_bytes() != before
 
 
+@pytest.mark.slow
 def test_pictures_every_few_rounds(folder, tmp_path, brief):
     options = ["-q", "--samples", tmp_path / "pictures", "--samples-every", 2]
     succeeds("fit-images", folder / "data.npz", "-o", tmp_path / "m.elf", *QUICK, *options)
     assert sorted(os.listdir(tmp_path / "pictures")) == ["step-000002.png", "step-000004.png"]
 
 
+@pytest.mark.slow
 def test_a_time_limit(folder, tmp_path):
     out, _ = succeeds("fit-images", folder / "data.npz", "-o", tmp_path / "m.elf", "--time-limit", "0.5s")
     assert "stopped at the time limit" in out
@@ -191,6 +198,7 @@ def test_a_time_limit(folder, tmp_path):
 # score-images
 
 
+@pytest.mark.slow
 def test_score(folder, tmp_path, monkeypatch):
     arguments = ["score-images", folder / "given.elf", folder / "data.npz"]
     out, _ = succeeds(*arguments, "-o", tmp_path / "s.parquet")
@@ -241,6 +249,7 @@ def test_the_first_images_of_a_model_with_classes(folder):
     assert re.search(r"images +7\b", out)
 
 
+@pytest.mark.slow
 def test_sample_a_picture(folder, tmp_path):
     sizes = {}
     for name, options in {"a": [], "b": ["--columns", 4], "c": ["--seed", 1]}.items():
@@ -252,6 +261,7 @@ def test_sample_a_picture(folder, tmp_path):
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "c.png").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["exact", "fixed-point", "sequential"])
 def test_sample_arrays(folder, tmp_path, method):
     options = ["-n", 7, "--seed", 3, "--method", method]
@@ -264,6 +274,7 @@ def test_sample_arrays(folder, tmp_path, method):
     assert "bits/dim" in succeeds("score-images", folder / "given.elf", tmp_path / "new.npz")[0]
 
 
+@pytest.mark.slow
 def test_sample_a_class_or_none(folder, tmp_path):
     succeeds("sample-images", folder / "given.elf", "-o", tmp_path / "new.npz", "-n", 3, "--class", 2)
     assert np.load(tmp_path / "new.npz")["y"].tolist() == [2, 2, 2]
@@ -323,6 +334,7 @@ def test_a_header_without_training_facts(folder, tmp_path):
         assert "MODEL must be a model saved by elflow" in fails("info", model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

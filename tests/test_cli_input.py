@@ -70,6 +70,7 @@ def test_unique_text_is_left_out(write, tmp_path):
     assert list(read_table(tmp_path / "new.csv")) == ["b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", unusual())
 def test_unusual_tables_have_sensible_results(write, tmp_path, name):
     frame = unusual()[name]
@@ -118,6 +119,7 @@ def test_categories_that_were_never_seen(folder, write):
     succeeds("score", folder / "model.elf", write(table().assign(kind="new")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

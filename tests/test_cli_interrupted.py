@@ -30,6 +30,7 @@ def test_a_checkpoint_is_never_lost(write, tmp_path):
     assert checkpoint.read_bytes() == b"hours of work"
 
 
+@pytest.mark.slow
 def test_resume_with_nothing_to_go_on_from(write, tmp_path):
     data, model = write(table()), tmp_path / "m.elf"
     arguments = ["fit", data, "-o", model, *QUICK, "--bounds", "size=0:"]
@@ -53,6 +54,7 @@ def test_resume_beside_a_file_that_is_no_model(write, tmp_path):
     assert "is complete" in succeeds(*arguments)[1]
 
 
+@pytest.mark.slow
 def test_a_model_stopped_by_the_time_limit_is_complete_for_that_limit_only(write, tmp_path):
     arguments = ["fit", write(table()), "-o", tmp_path / "m.elf", "--resume", "--time-limit"]
     assert "stopped at the time limit" in succeeds(*arguments, "0.2s")[0]
@@ -150,6 +152,7 @@ def test_killed_and_resumed(command, write, tmp_path):
     assert histories[0] == histories[1]
 
 
+@pytest.mark.slow
 def test_interrupted_from_the_keyboard(command, write, tmp_path):
     process = command("fit", write(table()), "-o", tmp_path / "m.elf", "--max-steps", "100000", "--quiet")
     checkpoint = tmp_path / "m.elf.checkpoint"

@@ -38,6 +38,7 @@ def find_anchors(page):
     return [re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else ()) for page in PAGES],

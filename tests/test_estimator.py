@@ -63,6 +63,7 @@ def list_contract_checks():
     return [(estimator, check) for estimator, check in checks if "array_api" not in str(check)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:column .* is continuous, but")
 @pytest.mark.parametrize(
     ("estimator", "check"),
@@ -91,6 +92,7 @@ def test_units_scale_the_density():
     assert shift == pytest.approx(np.log(1000) + np.log(1e-6), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_density_integrates_to_one():
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(-2, 0.5, 500), rng.normal(2, 1, 500)])[:, None]
@@ -100,6 +102,7 @@ def test_density_integrates_to_one():
         assert np.trapezoid(np.exp(density.score_samples(grid)), grid[:, 0]) == pytest.approx(1, abs=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dequantization", ["uniform", "variational"])
 def test_probabilities_of_discrete_tables_sum_to_one(dequantization):
     rng = np.random.default_rng(0)
@@ -196,6 +199,7 @@ def test_conditional_distribution_is_exact_far_out_in_the_tails():
     )
 
 
+@pytest.mark.slow
 def test_conditional_distribution_of_a_discrete_column():
     """P(k <= value | others) agrees with sums of joint probabilities."""
     rng = np.random.default_rng(0)
@@ -209,6 +213,7 @@ def test_conditional_distribution_of_a_discrete_column():
     assert density.conditional_cdf(rows, "k") == pytest.approx(below, abs=0.05)
 
 
+@pytest.mark.slow
 def test_conditional_distribution_with_a_context_and_no_names():
     rng = np.random.default_rng(0)
     c = rng.normal(size=800)
@@ -292,6 +297,7 @@ def test_anomaly_scores_rank_like_log_densities():
         assert (new > level).mean() == pytest.approx(1 - level / 100, abs=0.02)
 
 
+@pytest.mark.slow
 def test_pandas_polars_arrow_and_numpy_agree():
     frame = mixed(200).drop(columns=["zone", "category"])
     tables = [frame, pl.from_pandas(frame), pa.Table.from_pandas(frame, preserve_index=False)]
@@ -305,6 +311,7 @@ def test_pandas_polars_arrow_and_numpy_agree():
     assert np.array_equal(scores[0], scores[2])
 
 
+@pytest.mark.slow
 def test_missing_values_are_sampled_back():
     frame = mixed(2000)
     density = small(missing="model", max_steps=100).fit(frame)
@@ -320,6 +327,7 @@ def test_missing_values_are_sampled_back():
         small().fit(frame)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", ["elf", "nsf", "maf"])
 def test_file(flow, tmp_path):
     frame = mixed(200)
@@ -381,6 +389,7 @@ def test_pickle_clone_and_refit():
     assert np.array_equal(density.score_samples(x), small().fit(x).score_samples(x))
 
 
+@pytest.mark.slow
 def test_in_pipelines_and_searches():
     x = np.random.default_rng(0).normal(size=(200, 2))
     pipeline = make_pipeline(StandardScaler(), small()).fit(x)
@@ -390,6 +399,7 @@ def test_in_pipelines_and_searches():
     assert search.best_params_["learning_rate"] in (1e-3, 1e-2)
 
 
+@pytest.mark.slow
 def test_weights_are_repetitions():
     """A row of weight zero has no effect, and weights shift the density."""
     rng = np.random.default_rng(0)
@@ -458,6 +468,7 @@ def test_inverse_residual_is_small(quick):
     assert quick.inverse_residual(known(200)[0]) < 1e-3
 
 
+@pytest.mark.slow
 def test_checkpoint_resumes_to_the_same_density(tmp_path):
     x = np.random.default_rng(0).normal(size=(200, 2))
     whole = small(max_steps=100).fit(x)
@@ -470,6 +481,7 @@ def test_checkpoint_resumes_to_the_same_density(tmp_path):
         small(max_steps=100).fit(x + 1, checkpoint=tmp_path / "c")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:column 'x' has values far from all others")
 @pytest.mark.parametrize(
     ("table", "check"),
@@ -541,7 +553,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="n must be at least 1"):
         density.sample(0)
     for table in ("data.csv", {"x": [1.0, 2.0]}):
-        with pytest.raises(TypeError, match=r"read a file with elflow\.io\.read_table"):
+        with pytest.raises(TypeError, match=r"read files with elflow\.io\.read_table"):
             small().fit(table)
 
 

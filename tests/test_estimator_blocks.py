@@ -32,6 +32,7 @@ def conditional():
     return FlowDensity(**SMALL).fit(table(), context=contexts())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [SAMPLE_BLOCK, 30_000, 2 * SAMPLE_BLOCK])
 def test_blocks_are_the_sample(density, block):
     n = SAMPLE_BLOCK + 3_000
@@ -48,6 +49,7 @@ def test_samples_go_on_across_blocks(density):
     pd.testing.assert_frame_equal(rows[:SAMPLE_BLOCK], density.sample(SAMPLE_BLOCK, random_state=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 3])
 def test_contexts_in_parts_have_the_same_samples(conditional, n):
     given = contexts(SAMPLE_BLOCK + 50)

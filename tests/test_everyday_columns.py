@@ -146,6 +146,7 @@ def test_there_are_enough_generators():
     assert len(GENERATORS) >= 25
 
 
+@pytest.mark.slow
 def test_densities_integrate_to_one(values):
     assert total_mass(fit(values)) == pytest.approx(1, abs=0.002)
 
@@ -169,6 +170,7 @@ def test_values_come_back(values):
         assert ((back == values) | is_exact).all()
 
 
+@pytest.mark.slow
 def test_distributions_agree_with_samples(values):
     """Conditional distributions pass a Kolmogorov-Smirnov test on samples of the map, and quantiles invert them."""
     frame = pd.DataFrame({"x": values})
@@ -302,6 +304,7 @@ def quick(**options):
     return FlowDensity(**({"max_steps": 300, "random_state": 0, "flow_options": flow_options} | options))
 
 
+@pytest.mark.slow
 def test_a_fitted_density_has_the_share_of_zeros_of_the_data():
     """Zeros depend on another column: their share, their probability and the jump of the quantiles are right."""
     rng = np.random.default_rng(0)
@@ -324,6 +327,7 @@ def test_a_fitted_density_has_the_share_of_zeros_of_the_data():
     assert np.allclose(again, 0.9, atol=0.005)
 
 
+@pytest.mark.slow
 def test_one_outlier_does_not_ruin_a_fitted_density():
     rng = np.random.default_rng(0)
     for outlier in (1e13, 1e36):

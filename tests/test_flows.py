@@ -153,6 +153,7 @@ def make_transform(flow: nn.Module, c: Tensor | None) -> zuko.transforms.Compose
 # The contract of every flow over vectors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3), (0,)])
 @pytest.mark.parametrize("shape", [(), (5,), (3, 2)])
 def test_shapes(flow, batch, shape):
@@ -192,6 +193,7 @@ def check_gradients(flow):
         assert p.grad.any(), name
 
 
+@pytest.mark.slow
 def test_log_determinant_is_autograds(flow):
     x, c = draw_data(flow)
     with elflow.kernels.backend("reference"):
@@ -202,6 +204,7 @@ def test_log_determinant_is_autograds(flow):
     torch.testing.assert_close(t.log_abs_det_jacobian(x, t(x)), ladj)
 
 
+@pytest.mark.slow
 def test_inverse_both_ways(flow):
     x, c = draw_data(flow, 100)
     t = make_transform(flow, c)
@@ -225,6 +228,7 @@ def test_state_dict_restores_the_density(flow, request, tmp_path):
     assert torch.equal(fresh(c).log_prob(x), flow(c).log_prob(x))
 
 
+@pytest.mark.slow
 def test_copies(flow):
     x, c = draw_data(flow, 10)
     for other in (copy.deepcopy(flow), copy.copy(flow), pickle.loads(pickle.dumps(flow))):
@@ -317,6 +321,7 @@ def test_it_is_a_zuko_flow(layered):
     assert isinstance(layered, zuko.flows.Flow)
 
 
+@pytest.mark.slow
 def test_inverse_reports_convergence(layered):
     x, c = draw_data(layered, 100)
     back, info = layered.inverse(x, c, return_info=True)
@@ -327,6 +332,7 @@ def test_inverse_reports_convergence(layered):
     assert all(0 <= sweeps <= layered.features for sweeps in info.sweeps)
 
 
+@pytest.mark.slow
 def test_inverse_in_float32(layered):
     flow = layered.float()
     z, c = draw_data(flow, 200)
@@ -336,6 +342,7 @@ def test_inverse_in_float32(layered):
     assert info.residual < 1e-5
 
 
+@pytest.mark.slow
 def test_samples_follow_the_latent_point(layered):
     z, c = draw_data(layered, 2 if layered.features < 10 else 1)
     z.requires_grad_()
@@ -350,6 +357,7 @@ def test_gradients_of_no_rows(layered):
 # The contract of ELF
 
 
+@pytest.mark.slow
 def test_each_feature_depends_on_those_before_it_only(elf):
     _, c = draw_data(elf)
     points = torch.randn(50, elf.features, dtype=torch.float64)
@@ -366,6 +374,7 @@ def test_sweeps_of_each_layer_are_reported(elf):
     assert len(info.sweeps) == len(elf.orders)
 
 
+@pytest.mark.slow
 def test_samples_are_differentiable(elf):
     """The implicit gradient, against the gradient through as many sweeps as there are features."""
     z, c = draw_data(elf, 3)
@@ -410,6 +419,7 @@ def test_save_and_load(elf, tmp_path):
     assert all(p.requires_grad for p in loaded.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiles(name):
     elf = build_flow(name)
@@ -419,6 +429,7 @@ def test_compiles(name):
     torch.testing.assert_close(compiled(x, c), elf(c).log_prob(x))
 
 
+@pytest.mark.slow
 def test_exports(elf):
     class LogProb(torch.nn.Module):
         def __init__(self):
@@ -447,6 +458,7 @@ def test_the_gradient_of_a_row_is_its_own():
 # Densities and samples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["one feature", "one feature, context", "two features", pytest.param("QELU", marks=pytest.mark.slow)]
 )
@@ -463,6 +475,7 @@ def test_density_integrates_to_one(name):
     assert abs(mass - 1) < 2e-3
 
 
+@pytest.mark.slow
 def test_samples_follow_the_density():
     """The mean of 1/p over samples in a box, where p is the density, is the area of the box."""
     flow = FLOWS["two features"]().eval()
@@ -637,6 +650,7 @@ def test_composes_with_zuko():
     torch.testing.assert_close(back, x, atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_compiles_with_inductor():
     flow = elflow.ELF(2, transforms=1, units=8, hidden_features=(16,)).eval()
     x = torch.randn(16, 2)

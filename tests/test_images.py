@@ -129,6 +129,7 @@ def test_squeezing_keeps_what_belongs_together():
     assert done.tolist() == [1, 4, 3, 6, 9, 12, 11, 14]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.float64, 1e-8)], ids=str)
 def test_round_trip_of_every_preset(name, dtype, tolerance):
@@ -144,6 +145,7 @@ def test_round_trip_of_every_preset(name, dtype, tolerance):
         assert (model.reconstruct(images) == images).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("size", SIZES)
 def test_presets_state_their_number_of_parameters(name, size):
@@ -173,6 +175,7 @@ def test_all_ways_to_invert_agree(method):
         assert all(calls <= 2 + width for calls, width in zip(info.calls, (4, 4, 4, 4), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", [0, 2])
 def test_one_row_after_the_other_is_as_good_as_all_at_once(context):
     flow = perturb(MultiscaleELF((1, 12, 4), context, scales=2, **TINY).double())
@@ -212,6 +215,7 @@ def test_gradients_of_the_inverse_are_those_of_the_inverse_function():
 # Probabilities of images
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dequantization", ["uniform", "variational"])
 @pytest.mark.parametrize(("height", "width", "scales"), [(2, 2, 2), (2, 2, 1), (3, 2, 1)])
 def test_probabilities_of_all_binary_images_sum_to_one(height, width, scales, dequantization):
@@ -273,6 +277,7 @@ def test_warp_of_zeros_is_the_mixture_of_the_paper():
     torch.testing.assert_close(cells.dequantize(x, u, 1 - u)[0], mixture.logit())
 
 
+@pytest.mark.slow
 def test_it_learns_a_known_distribution():
     """Two kinds of images, and nothing else: one bit for 16 pixels, 1/16 of a bit each."""
     torch.manual_seed(0)
@@ -322,6 +327,7 @@ def test_classes_and_vectors_change_the_density_and_are_the_same_to_it():
 # Files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -30,6 +30,7 @@ def wheel(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_wheel_without_a_compiler(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "elflow/functional.py" in names
@@ -37,6 +38,7 @@ def test_wheel_without_a_compiler(wheel):
     assert not [n for n in names if "_native" in n or "csrc" in n]
 
 
+@pytest.mark.slow
 def test_works_and_says_so_once(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path)
     program = """

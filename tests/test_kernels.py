@@ -20,6 +20,7 @@ dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=st
 kinds = pytest.mark.parametrize("kind", testing.NETWORK_KINDS)
 
 
+@pytest.mark.slow
 @dtypes
 @kinds
 @pytest.mark.parametrize(("units", "count"), [(1, 100), (2, 100), (5, 200), (17, 100), (64, 50), (1000, 3)])
@@ -32,6 +33,7 @@ def test_lipschitz_is_exact(implementation, kind, units, count, dtype, generator
     assert testing.excess_slope(found, *weights, generator).max() <= TOLERANCE[dtype]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     seed=st.integers(0, 2**32),
@@ -52,6 +54,7 @@ def test_any_network(seed, units, kind, dtype, bound, distance):
     assert (testing.inverse_error(y, *weights, shift, bound) <= INVERSE_TOLERANCE[dtype]).all()
 
 
+@pytest.mark.slow
 @dtypes
 @kinds
 @pytest.mark.parametrize("bound", [0.5, 0.99, 0.9999])
@@ -64,6 +67,7 @@ def test_inverse_is_exact(implementation, kind, bound, dtype, generator):
             assert (testing.inverse_error(y, *weights, shift, bound) <= INVERSE_TOLERANCE[dtype]).all()
 
 
+@pytest.mark.slow
 @dtypes
 @kinds
 def test_both_directions_are_increasing(implementation, kind, dtype, generator):
@@ -77,6 +81,7 @@ def test_both_directions_are_increasing(implementation, kind, dtype, generator):
         assert (y.diff() >= -4 * torch.finfo(dtype).eps * y.abs()[:, 1:].clamp(min=1)).all()
 
 
+@pytest.mark.slow
 @dtypes
 def test_implementations_agree(implementation, dtype, generator):
     """Values and gradients, for networks steeper and flatter than the bound, against the reference in float64."""
@@ -117,6 +122,7 @@ def _values_and_gradients(outputs, leaves):
     return [*(o.detach() for o in outputs), *(g * t.detach().abs() for g, t in grads)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [0.3, 0.99])
 @pytest.mark.parametrize("units", [1, 2, 9])
 def test_gradcheck(implementation, units, bound, generator):
@@ -127,6 +133,7 @@ def test_gradcheck(implementation, units, bound, generator):
     assert torch.autograd.gradcheck(lambda *t: functional.elf_inverse(*t, bound), (x, *weights, shift))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [RELU, QELU], ids=lambda a: a.name)
 def test_gradcheck_of_other_activations(activation, generator):
     *weights, shift = _leaves("ordinary", 5, 4, torch.float64, generator)
@@ -207,6 +214,7 @@ def _exact_lipschitz(w1, b1, w2):
     return max(abs(slope) for slope in ends + slopes), sum(abs(w * v) for w, _, v in units)
 
 
+@pytest.mark.slow
 @dtypes
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e12, 1e20])
 def test_steep_units_that_share_breakpoints(implementation, scale, dtype):
@@ -222,6 +230,7 @@ def test_steep_units_that_share_breakpoints(implementation, scale, dtype):
         assert abs(found - truth) <= TOLERANCE[dtype] * max(truth, size / 1000)
 
 
+@pytest.mark.slow
 @dtypes
 @kinds
 def test_lipschitz_against_rational_numbers(implementation, kind, dtype, generator):
@@ -282,6 +291,7 @@ def test_inverse_of_a_map_that_defeats_newtons_method(bound, spikes, width, dtyp
     assert testing.inverse_error(zero, *weights, zero, bound) <= INVERSE_TOLERANCE[dtype]
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_the_reference(generator):
     *weights, shift = _leaves("ordinary", 3, 4, torch.float64, generator)
     x = torch.randn(3, dtype=torch.float64, generator=generator, requires_grad=True)

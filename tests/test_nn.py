@@ -108,6 +108,7 @@ def test_what_is_set_stays_set(how, tmp_path):
     assert all(norm.initialized for norm in find_norms(other))
 
 
+@pytest.mark.slow
 def test_compiling_takes_the_first_batch_too():
     flow, x = elflow.ELF(2, transforms=1, units=4, hidden_features=(8,)), draw_shifted()
     same = copy.deepcopy(flow)

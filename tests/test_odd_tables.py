@@ -139,7 +139,7 @@ def test_context_outside_the_fitted_range_is_not_clipped():
 
 def test_context_passed_as_y_is_an_error():
     x = RNG.normal(size=(50, 2))
-    with pytest.raises(ValueError, match="pass a context as context="):
+    with pytest.raises(ValueError, match="pass a context with context="):
         small().fit(x, x)
 
 
@@ -163,6 +163,7 @@ def test_a_column_may_have_any_name():
     assert density.conditional_quantile(frame.head(3), "self", 0.5).shape == (3,)
 
 
+@pytest.mark.slow
 def test_conditional_distribution_far_from_the_centre():
     """Two clusters, one of them far out: the conditional distribution sees both."""
     x = np.append(RNG.normal(size=900), RNG.normal(1e7, 1, size=100))[:, None]

@@ -128,6 +128,7 @@ def written(table, density, tmp_path_factory):
     return found, path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_page_has_every_section(written):
     found, content = written
     page = Page(content)
@@ -189,6 +190,7 @@ def test_validation_rows_are_judged(table, density, written):
     assert found.anomalies[0].values[2] == table["rooms"][least]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "absent"),
     [
@@ -208,6 +210,7 @@ def test_tables_of_every_kind(make, absent, tmp_path):
     assert [name for name in page.ids if name in SECTIONS] == [name for name in SECTIONS if name not in absent]
 
 
+@pytest.mark.slow
 def test_another_table_is_split_in_half(tmp_path):
     """A table with rows outside the bounds, which the page reports."""
     rng = np.random.default_rng(0)
@@ -227,6 +230,7 @@ def test_another_table_is_split_in_half(tmp_path):
         assert words in content
 
 
+@pytest.mark.slow
 def test_training_rows_are_recognised_in_any_table(tmp_path):
     """A table like the fitted one has the same verdicts, whatever its columns, their types and the order of rows."""
     rng = np.random.default_rng(0)
@@ -266,6 +270,7 @@ def test_training_rows_are_recognised_in_any_table(tmp_path):
     assert "(training rows are unknown)</h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_context(tmp_path):
     rng = np.random.default_rng(0)
     context = pd.DataFrame({"day": rng.choice(["mo", "tu"], 300), "hour": rng.uniform(0, 24, 300)})
@@ -365,6 +370,7 @@ def test_wrong_rows_for_baselines(arguments, options, message):
         fit_kernel_density(*arguments, **options)
 
 
+@pytest.mark.slow
 def test_scores_are_in_the_units_of_the_data(tmp_path):
     """All densities of a lognormal column, whose entropy is known, are per unit of the column itself."""
     rng = np.random.default_rng(0)
@@ -377,6 +383,7 @@ def test_scores_are_in_the_units_of_the_data(tmp_path):
     assert found.n_test == 200
 
 
+@pytest.mark.slow
 def test_baselines_do_not_collapse_onto_frequent_values(tmp_path):
     """A Gaussian mixture with a component on the zeros of a column has any density there, but no right to it."""
     rng = np.random.default_rng(0)
@@ -405,6 +412,7 @@ def columns(real, sampled):
     return tuple(Column(f"x{k}", "continuous", a, b) for k, (a, b) in enumerate(pairs))
 
 
+@pytest.mark.slow
 def test_two_sample_test_of_a_perfect_and_a_terrible_model():
     rng = np.random.default_rng(0)
     real, same = rng.normal(size=(2, 500, 3))
@@ -454,6 +462,7 @@ def test_pit_of_a_known_density():
     np.testing.assert_allclose(values, exact, atol=5e-3)
 
 
+@pytest.mark.slow
 def test_pit_of_discrete_columns_is_uniform(tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"count": rng.poisson(1.5, 1000), "kind": rng.choice(["a", "b"], 1000, p=[0.8, 0.2])})
@@ -508,6 +517,7 @@ def test_limits_of_marginal_distances():
     assert missing.distance == 1
 
 
+@pytest.mark.slow
 def test_limits_of_the_two_sample_test(written):
     """With few rows a high AUC may be chance; with many rows a small excess over 0.5 is found."""
     found, _ = written

@@ -24,6 +24,7 @@ def loss(x, w1, b1, w2, b2):
     return (y.square() - log_slope + back.sin()).sum() + functional.lipschitz(w1, b1, w2).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["native", pytest.param("reference", marks=pytest.mark.slow)])
 def test_compiles_into_one_graph(backend, arguments):
     torch._dynamo.reset()
@@ -73,6 +74,7 @@ def test_exports(arguments):
     torch.testing.assert_close(exported.module()(*plain), Layer()(*plain))
 
 
+@pytest.mark.slow
 def test_operators_pass_the_checks_of_torch(arguments):
     x, w1, b1, w2, shift = arguments
     torch.library.opcheck(torch.ops.elflow.lipschitz.default, (w1, b1, w2))

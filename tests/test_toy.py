@@ -45,6 +45,7 @@ def test_seeds(distribution):
     assert (distribution.sample((100,)) == x).all()
 
 
+@pytest.mark.slow
 @SLOW_RINGS
 def test_density_integrates_to_one(distribution):
     _, points, cell = build_grid(distribution, 300)
@@ -52,6 +53,7 @@ def test_density_integrates_to_one(distribution):
     assert abs(mass - 1) < 1e-4
 
 
+@pytest.mark.slow
 @SLOW_RINGS
 def test_samples_follow_the_density(distribution):
     """Chi-squared test over the squares with an expected count of at least five."""
@@ -69,6 +71,7 @@ def test_samples_follow_the_density(distribution):
     assert chi < freedom + 4 * math.sqrt(2 * freedom)
 
 
+@pytest.mark.slow
 @SLOW_RINGS
 def test_entropy_is_minus_the_mean_log_density(distribution):
     log_p = distribution.log_prob(distribution.sample((20_000,)))
@@ -85,6 +88,7 @@ def test_known_entropies():
     assert float(tight.entropy()) == pytest.approx(apart, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_extent_contains_the_samples(distribution):
     x = distribution.sample((20_000,))
     assert x.abs().max() <= distribution.extent

@@ -63,6 +63,7 @@ def measure_gap(flow, distribution, n=20_000):
     return difference.mean(), difference.std() / math.sqrt(n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [elflow.ELF, zuko.flows.NSF, zuko.flows.MAF, zuko.flows.NICE, zuko.flows.NAF])
 def test_every_flow_learns(kind):
     torch.manual_seed(0)
@@ -76,6 +77,7 @@ def test_every_flow_learns(kind):
     assert training.stopped == "max_steps"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", [1, 3])
 def test_learns_a_gaussian_from_a_stream(features):
     scale, loc = 0.1 + torch.arange(features), 10.0 * torch.arange(features)
@@ -90,6 +92,7 @@ def test_learns_a_gaussian_from_a_stream(features):
     assert not flow.training
 
 
+@pytest.mark.slow
 def test_learns_eight_gaussians_in_few_steps():
     distribution = toy.EightGaussians()
     flow = elflow.ELF(2, transforms=1, units=32, hidden_features=(64, 64), bound=0.999)
@@ -98,6 +101,7 @@ def test_learns_eight_gaussians_in_few_steps():
     assert -4 * error < difference < 0.1
 
 
+@pytest.mark.slow
 def test_learns_a_dependence_on_context():
     def batch():
         c = torch.rand(256, 1)
@@ -132,6 +136,7 @@ def test_tensors_and_pairs_are_rows():
         fit(make_flow(), lambda: [1.0, 2.0], recipe=TINY)
 
 
+@pytest.mark.slow
 def test_the_average_is_an_average():
     rows, _ = make_data()
     averaged, _ = fit(make_flow(), rows, recipe=replace(TINY, ema_decay=0.9))
@@ -319,6 +324,7 @@ def test_rows_of_weight_zero_do_not_initialise():
     assert flow.transform.transforms[0].loc.abs().max() < 1
 
 
+@pytest.mark.slow
 def test_time_limit_keeps_the_best_weights_so_far():
     best, training = fit(
         make_flow(), *make_data(), Recipe(max_steps=100_000, round_steps=5_000, batch_size=64, time_limit=1.0)
@@ -491,6 +497,7 @@ def test_the_progress_bar_shows_the_likelihood_and_the_patience_left(capsys, mon
     assert "patience 7/7" in shown
 
 
+@pytest.mark.slow
 def test_context_and_weights():
     """Rows of weight zero do not count."""
     generator = torch.Generator().manual_seed(0)

@@ -130,6 +130,7 @@ def small_toys(monkeypatch):
         monkeypatch.setitem(paper_toys.SETTINGS, name, type(setting)(TINY, parameters=500))
 
 
+@pytest.mark.slow
 def test_flows(tmp_path, small_toys, monkeypatch):
     monkeypatch.setattr(
         "experiments.bench.flows.NSF", {name: {"hidden_features": (8,)} for name in paper_toys.SETTINGS}
@@ -184,6 +185,7 @@ def test_some_models_of_tables(tmp_path, data):
         run_bench("tables", tmp_path / "b", data, time_limit="soon")
 
 
+@pytest.mark.slow
 def test_mixed(tmp_path, data):
     report = run_bench("mixed", tmp_path, data, effort=0.005, time_limit="0.5")
     assert [row[0] for row in report.tables[0].rows] == ["age", "work", "income"]
@@ -205,6 +207,7 @@ def test_differences_of_samples():
     assert mixed._total_variation(pd.Series([1, 1, 2]), pd.Series([1, 2, 2])) == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_quantiles(tmp_path, data):
     report = run_bench("quantiles", tmp_path, data, time_limit="0.3", weight_decay="0.1")
     assert [row[0] for row in report.tables[0].rows] == [
@@ -254,6 +257,7 @@ def test_wide(tmp_path, data, monkeypatch):
     assert list(report.pictures) == ["wide.png"]
 
 
+@pytest.mark.slow
 def test_images(tmp_path, data):
     options = {"datasets": "digits", "models": "uniform,glow", "max_steps": "2"}
     report = run_bench("images", tmp_path, data, **options)
@@ -276,6 +280,7 @@ def test_limits_of_images(data):
     assert "digits-variational" in limits(models="variational")
 
 
+@pytest.mark.slow
 def test_image_sampling(tmp_path, data):
     report = run_bench("image-sampling", tmp_path, data, effort=0.05)
     assert [row[:2] for row in report.tables[0].rows] == [

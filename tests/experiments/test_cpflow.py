@@ -181,6 +181,7 @@ def trained(request: pytest.FixtureRequest) -> tuple[nn.Module, nn.Module]:
     return before, averaged
 
 
+@pytest.mark.slow
 def test_training_helps(trained):
     before, averaged = trained
     x = bent(4_000)

@@ -170,6 +170,7 @@ def test_the_histogram_is_a_distribution():
 # --- experiments ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_digits_from_the_jobs_to_the_report(tmp_path):
     records, report = done("images", HASTE, tmp_path)
     check_files(report, tmp_path / "images")
@@ -196,6 +197,7 @@ def test_digits_from_the_jobs_to_the_report(tmp_path):
     assert f"{drawn['digits']['test_recognised']:.0%}" in report.text
 
 
+@pytest.mark.slow
 def test_a_part_of_a_data_set_is_never_in_one_table_with_published_figures(tmp_path, folder):
     plan = Plan(data=folder, effort=0.002)
     records, report = done("images", plan, tmp_path, keys=["mnist-uniform", "cifar10-uniform"])
@@ -237,6 +239,7 @@ def test_the_small_models_of_the_paper_are_jobs_at_its_scale(folder):
     assert jobs["mnist-small"]["scale"] == "paper"
 
 
+@pytest.mark.slow
 def test_ways_of_sampling_are_counted(tmp_path, folder):
     torch.manual_seed(0)
     model = elflow.ImageELF((1, 28, 28), scales=1, **TINY)

@@ -35,6 +35,7 @@ def test_jobs_follow_from_the_plan(name):
         assert not other.startswith(key)  # reports find the seeds of a model by the prefix of their keys
 
 
+@pytest.mark.slow
 def test_runs_leave_pictures_and_tables(tmp_path):
     chosen = [load("paper", name) for name in ("networks", "absolute-value")]
     reports = run(chosen, Plan(effort=0.001), tmp_path, log=lambda line: None)
@@ -86,6 +87,7 @@ def test_the_bound_of_one_layer_is_attained():
     assert error.item() == pytest.approx(absolute_value.one_layer_bound(), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 def test_only_the_exact_constant_learns_the_absolute_value():
     exact, spectral = (
@@ -162,6 +164,7 @@ def test_residual_layers_contract(activation):
     assert 0.5 < ladj.exp().max() - 1 <= relu_flow.BOUND + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 def test_flows_come_nearer_to_the_uniform_distribution():
     few, more = (work("relu-flow", units=32, steps=steps) for steps in (1, 400))
@@ -170,6 +173,7 @@ def test_flows_come_nearer_to_the_uniform_distribution():
     assert work("relu-flow", units=32, steps=1) == few
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 @pytest.mark.parametrize(
     ("gaps", "verdict"),

@@ -25,6 +25,7 @@ def data(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_available_sets_are_fitted_and_the_others_named(data, tmp_path):
     lines = []
     report = run(tabular.EXPERIMENT, Plan(data=data, effort=0.006), tmp_path / "out", log=lines.append)["tabular"]
@@ -46,6 +47,7 @@ def test_available_sets_are_fitted_and_the_others_named(data, tmp_path):
     assert missing == ["tabular: gas not found: --data must be a folder with gas/ethylene_CO.pickle"]
 
 
+@pytest.mark.slow
 def test_other_data_are_fitted_anew(data, tmp_path):
     def resume():
         lines = []

@@ -44,6 +44,7 @@ def test_elf_comes_near_the_entropy_bound():
     assert 0 < result.gap < 0.3
 
 
+@pytest.mark.slow
 def test_the_report_of_a_toy(quick, tmp_path):
     plan = Plan(effort=0.01)
     lines = []
@@ -77,6 +78,7 @@ def test_the_report_of_a_toy(quick, tmp_path):
     assert "ELF-AR" in report.text
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_table(quick, tmp_path):
     tables = [
         run(toys.CHECKERBOARD, Plan(effort=0.005, seed=seed), tmp_path / name, log=lambda line: None)["checkerboard"]

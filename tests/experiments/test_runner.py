@@ -421,6 +421,7 @@ def test_markdown_in_the_page(markdown, html):
     assert _page._inline(markdown) == html
 
 
+@pytest.mark.slow
 def test_markdown(output, tmp_path):
     data = tmp_path / "data"
     data.mkdir()

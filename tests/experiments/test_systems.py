@@ -90,6 +90,7 @@ def features(flow: nn.Module) -> int:
 # --- the contract -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_log_densities_are_finite_and_one_for_each_row(name, flow):
     dist = flow()
     assert isinstance(dist, Distribution)
@@ -103,6 +104,7 @@ def test_log_densities_are_finite_and_one_for_each_row(name, flow):
     torch.testing.assert_close(dist.log_prob(x.view(2, 3, -1)), log_p.view(2, 3), atol=atol, rtol=0)
 
 
+@pytest.mark.slow
 def test_gradients_reach_every_parameter(flow):
     loss = -flow.train()().log_prob(data(64, features(flow))).mean()
     loss.backward()
@@ -112,6 +114,7 @@ def test_gradients_reach_every_parameter(flow):
         assert p.grad.any(), name
 
 
+@pytest.mark.slow
 def test_log_determinant_is_autograds(name, flow):
     dist = flow()
     if not hasattr(dist, "transform"):
@@ -124,10 +127,12 @@ def test_log_determinant_is_autograds(name, flow):
         )
 
 
+@pytest.mark.slow
 def test_density_integrates_to_one(trained):
     assert trained.mass.sum() == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_samples_have_the_density(name, trained):
     """Means of the log-density, of tanh of the features and of their products, over samples and over the grid."""
     if not SYSTEMS[name].samples:
@@ -156,6 +161,7 @@ def test_training_lowers_the_loss(trained):
     assert not trained.training.skipped
 
 
+@pytest.mark.slow
 def test_a_state_goes_into_another_flow(name, flow):
     other = make(name, features(flow)).eval()
     other.load_state_dict(flow.state_dict())
@@ -167,6 +173,7 @@ def test_repr_names_the_class(flow):
     assert repr(flow).startswith(type(flow).__name__ + "(")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "size"), [(2, 40_000), (3, 10_000)])
 def test_the_number_of_parameters_is_close_to_the_requested_one(name, number, size):
     count = count_parameters(build(name, number, transforms=3, parameters=size))
