@@ -50,8 +50,8 @@ def build_model(
     context = 0 if context_schema is None else context_schema.context_features
     arguments = {key: value for key, value in options.items() if key != "whiten"}
     flow = build_flow(name, schema.features, context, arguments)
-    if options["whiten"] and len(schema.exact) > 1:
-        flow = Whitened(flow, schema.exact)
+    if options["whiten"] and len(schema.numeric) > 1:
+        flow = Whitened(flow, schema.numeric)
     return Dequantized(flow, schema.exact, schema.cells, dequantization == "variational", context)
 
 
