@@ -66,7 +66,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         missing: `"error"` rejects missing values; `"model"` models them, and samples contain them.
         dequantization: Distribution of the points of discrete values' cells in training: `"uniform"`, or
             `"variational"` for a learned one.
-        whiten: Whether linear correlations of continuous columns are removed before the flow; None does so for tables
+        whiten: Whether linear correlations of numeric columns are removed before the flow; None does so for tables
             with few rows.
         schedule: Learning-rate schedule: see `elflow.training.Recipe`.
         learning_rate: Initial learning rate. Here and in the next two, None selects a value by the size of the table.
