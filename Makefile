@@ -34,7 +34,7 @@ test: .venv/.test lint
 
 # For the edit loop: less than a minute.
 check: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not slow and not paper"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not slow and not paper" tests  # the doctests are left to `make test`
 
 lint: .venv/.test
 	$(BIN)/ruff check .
