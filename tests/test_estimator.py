@@ -177,7 +177,7 @@ def test_pit_values_of_missing_values_are_missing():
 def test_conditional_distribution_is_exact_far_out_in_the_tails():
     """With one column the flow has its distribution in closed form."""
     x = np.random.default_rng(0).standard_t(3, size=(500, 1))
-    density = small(max_steps=100, flow_options={}).fit(x)
+    density = small(max_steps=100, flow_options={}, members=["plain"]).fit(x)
     points = np.array([[-20.0], [-6.0], [-3.0], [-1.0], [0.0], [2.0], [5.0], [15.0]])
     z = torch.from_numpy(density.encode(points)[0]).float()
     exact = density.model_.flow.conditional_cdf(z).detach().numpy()[:, 0]
@@ -409,7 +409,8 @@ def test_odd_tables_have_sensible_results(table, check):
         ({"flow_options": {"depth": 3}}, "flow_options must be arguments of ELF"),
         ({"flow_options": [1]}, "flow_options must be a dictionary or None"),
         ({"columns": ["x"]}, "columns must be a dictionary or None"),
-        ({"whiten": "maybe"}, "whiten must be None, True or False"),
+        ({"members": "gaussian"}, "members must be None or a list of"),
+        ({"members": ["gaussian"]}, "with at least one besides 'gaussian'"),
         ({"max_steps": "a"}, "max_steps must be an integer"),
         ({"validation": "a"}, "validation must be a share"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ from elflow._model_file import write_model
 from elflow.flows.dequantization import Dequantized
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._config import get_config, min_config_numbers, set_config
-from elflow.tabular._defaults import check_parameters, default_options, default_recipe, default_whiten
+from elflow.tabular._defaults import (
+    check_parameters,
+    default_members,
+    default_options,
+    default_race_steps,
+    default_recipe,
+)
 from elflow.tabular._flow import (
     SAMPLE_BLOCK,
     build_model,
@@ -30,6 +36,7 @@ from elflow.tabular._flow import (
     measure_inverse_residual,
     score_rows,
     split_mask,
+    stack_members,
 )
 from elflow.tabular._kinds import Declaration
 from elflow.tabular._queries import ConditionalQueries
@@ -65,8 +72,9 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         missing: `"error"` rejects missing values; `"model"` models them, and samples contain them.
         dequantization: Distribution of the points of discrete values' cells in training: `"uniform"`, or
             `"variational"` for a learned one.
-        whiten: Whether linear correlations of continuous columns are removed before the flow; None does so for tables
-            with few rows.
+        members: Members of the mixture: `"cholesky"` and `"identity"` are flows after a learnable linear layer, which
+            starts from a Gaussian with full covariance or from standardised features; `"plain"` is a flow without that
+            layer, `"gaussian"` a Gaussian with full covariance. By default one of the first two each and a Gaussian.
         schedule: Learning-rate schedule: see `elflow.training.Recipe`.
         learning_rate: Initial learning rate. Here and in the next four, None selects a value by the size of the table.
         weight_decay: Weight decay; more of it reduces overfitting.
@@ -105,8 +113,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         columns: Mapping[Any, Declaration] | None = None,
         missing: str = "error",
         dequantization: str = "uniform",
-        whiten: bool | None = None,
-        schedule: str = "plateau",
+        members: Sequence[str] | None = None,
+        schedule: str = "cosine",
         learning_rate: float | None = None,
         weight_decay: float | None = None,
         batch_size: int | None = None,
@@ -123,7 +131,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         self.columns = columns
         self.missing = missing
         self.dequantization = dequantization
-        self.whiten = whiten
+        self.members = members
         self.schedule = schedule
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
@@ -199,7 +207,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             "split": [seed, self.validation],
             "schema": self.schema_.to_dict(),
         }
-        self.model_, self.training_ = fit(
+        trained, self.training_ = fit(
             model,
             training_rows,
             rows.take(is_validation),
@@ -210,7 +218,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             log_dir=self.log_dir,
             verbose=self.verbose,
         )
-        self.options_ = options
+        self.model_, kept = stack_members(trained, rows.take(is_validation), N_DRAWS)
+        self.options_ = options | {"members": [options["members"][k] for k in kept], "race_steps": None}
         self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
         ranked = np.random.RandomState(seed).permutation(np.flatnonzero(~is_validation.numpy()))[:MAX_RANKED_ROWS]
         log_density = score_rows(self.model_, rows.take(torch.from_numpy(ranked)), N_DRAWS)
@@ -451,8 +460,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
     def _resolve_settings(self, n_rows: int) -> tuple[dict[str, Any], Recipe]:
         """Arguments of the flow and training settings for this number of training rows, defaults included."""
         features = self.schema_.features
-        whiten = default_whiten(n_rows, features) if self.whiten is None else bool(self.whiten)
-        options = default_options(self.flow, n_rows, features) | (self.flow_options or {}) | {"whiten": whiten}
+        context = 0 if self.context_schema_ is None else self.context_schema_.context_features
         recipe = default_recipe(
             n_rows,
             features,
@@ -464,6 +472,10 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             patience=self.patience,
             time_limit=self.time_limit,
         )
+        members = default_members(features, context) if self.members is None else list(self.members)
+        options = default_options(self.flow, n_rows, features) | (self.flow_options or {})
+        options["members"] = [[index, member] for index, member in enumerate(members)]
+        options["race_steps"] = default_race_steps(n_rows, recipe.max_steps)
         return options, recipe
 
     def _iter_encoded_samples(
