@@ -86,6 +86,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> An
         if file.class_name == "FlowDensity":
             density = FlowDensity.from_config(file.config, file.training)
             fill_module(density.model_, file.tensors)
+            density.model_.double()  # files are in single precision, scores in double
             return density
         flow = FLOWS[file.class_name].from_config(file.config)
         fill_module(flow, file.tensors)

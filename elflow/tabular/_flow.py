@@ -31,6 +31,7 @@ __all__ = [
     "score_rows",
     "split_mask",
     "stack_members",
+    "to_single",
 ]
 
 MIXTURE_OPTIONS = ["members", "race_steps"]
@@ -90,13 +91,15 @@ def stack_members(model: Dequantized, rows: Rows, n_draws: int) -> tuple[Dequant
     """Find the weights of the mixture from validation rows, and drop the members that they do not need.
 
     Arguments:
-        model: The trained mixture.
+        model: The trained mixture, in single precision.
         rows: Validation rows.
         n_draws: Number of points of each cell.
 
     Returns:
-        The model, and the indices of the members that it keeps.
+        The model in double precision, with weights that a file in single precision stores exactly, and the indices of
+        the members that it keeps.
     """
+    model = model.double()
     if not isinstance(model.flow, FlowMixture):
         return model, [0]
     mixture = model.flow
@@ -114,22 +117,33 @@ def stack_members(model: Dequantized, rows: Rows, n_draws: int) -> tuple[Dequant
         model.flow = mixture.flows[kept[0]]
     else:
         model.flow = FlowMixture([mixture.flows[k] for k in kept], (weights[kept] + MIN_WEIGHT).tolist()).eval()
-    return model, kept
+    return model.float().double(), kept
 
 
 def encode_rows(
     schema: Schema, frame: pd.DataFrame, context: Tensor | None = None, weight: FloatArray | None = None
 ) -> Rows:
-    """Encode a frame of N rows as tensors, with its encoded context `(N, context)` and weights `(N,)` of mean 1."""
-    exact, low, width, offset = map(torch.from_numpy, schema.encode(frame))
-    w = None if weight is None else torch.from_numpy(weight / weight.mean()).float()
-    # Ends of cells stay in double precision: those of rare values far out in the tails would merge in single.
-    return Rows(Cells(exact.float(), low, width, offset.float()), context, w)
+    """Encode a frame of N rows as tensors, with its encoded context `(N, context)` and weights `(N,)` of mean 1.
+
+    All tensors are in double precision, in which the fitted flow computes. In single precision, the score of a row
+    would depend on the other rows of its batch and on the number of threads, by the rounding of matrix products.
+    """
+    w = None if weight is None else torch.from_numpy(weight / weight.mean())
+    return Rows(Cells(*(torch.from_numpy(part).double() for part in schema.encode(frame))), context, w)
 
 
 def encode_context(schema: Schema | None, context: pd.DataFrame | None) -> Tensor | None:
     """Encode the context of N rows as a tensor, `(N, context)`; None without a context."""
-    return None if schema is None or context is None else torch.from_numpy(schema.encode_context(context)).float()
+    return None if schema is None or context is None else torch.from_numpy(schema.encode_context(context)).double()
+
+
+def to_single(rows: Rows) -> Rows:
+    """Rows in single precision, in which flows are trained.
+
+    Ends of cells stay in double precision: those of rare values far out in the tails would merge in single.
+    """
+    x = rows.x._replace(exact=rows.x.exact.float(), offset=rows.x.offset.float())
+    return Rows(x, *(None if part is None else part.float() for part in (rows.context, rows.weight)))
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from elflow.tabular._flow import (
     score_rows,
     split_mask,
     stack_members,
+    to_single,
 )
 from elflow.tabular._kinds import Declaration
 from elflow.tabular._queries import ConditionalQueries
@@ -90,7 +92,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
     Attributes:
         schema_: The columns, a `Schema`.
         context_schema_: The columns of the context, or None.
-        model_: The fitted flow over encoded rows.
+        model_: The fitted mixture of flows over encoded rows, in double precision.
         training_: The record of the training, an `elflow.training.Training`: history, seconds, reason for stopping.
         n_features_in_: Number of columns.
         feature_names_in_: Names of the columns, if the table has names.
@@ -196,7 +198,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         self.fingerprint_ = fingerprint(frame)
         rows = self._encode(frame, context_frame, weight)
         is_validation = torch.from_numpy(split_mask(len(frame), self.validation, seed))
-        training_rows = rows.take(~is_validation)
+        training_rows, validation_rows = rows.take(~is_validation), rows.take(is_validation)
         options, recipe = self._resolve_settings(len(training_rows))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -209,8 +211,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         }
         trained, self.training_ = fit(
             model,
-            training_rows,
-            rows.take(is_validation),
+            to_single(training_rows),
+            to_single(validation_rows),
             recipe,
             seed=seed,
             checkpoint=checkpoint,
@@ -218,7 +220,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             log_dir=self.log_dir,
             verbose=self.verbose,
         )
-        self.model_, kept = stack_members(trained, rows.take(is_validation), N_DRAWS)
+        self.model_, kept = stack_members(trained, validation_rows, N_DRAWS)
         self.options_ = options | {"members": [options["members"][k] for k in kept], "race_steps": None}
         self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
         ranked = np.random.RandomState(seed).permutation(np.flatnonzero(~is_validation.numpy()))[:MAX_RANKED_ROWS]
@@ -431,7 +433,9 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             True
         """
         check_is_fitted(self, "model_")
-        write_model(Path(path), "FlowDensity", self.config, self.model_, self.training_.to_dict(), notes)
+        # The weights were trained in single precision: a file of half the size stores them exactly.
+        weights = deepcopy(self.model_).float()
+        write_model(Path(path), "FlowDensity", self.config, weights, self.training_.to_dict(), notes)
 
     @property
     def config(self) -> dict[str, Any]:
