@@ -5,7 +5,7 @@ import torch
 from torch.distributions import MultivariateNormal
 
 import elflow
-from elflow.flows.mixture import FlowMixture, fit_weights
+from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.whitening import Gaussian, Whitened, shrink_correlation
 from elflow.training import Recipe, fit
 
@@ -146,3 +146,32 @@ def test_a_mixture_has_members():
         FlowMixture([])
     with pytest.raises(ValueError, match="start must be one of"):
         Whitened(elflow.ELF(2), 2, start="zca")
+
+
+def test_gaussian_mixtures_have_as_many_components_as_the_data():
+    torch.manual_seed(0)
+    for shifts in ([0.0], [0.0, 6.0]):
+        x = torch.cat([shift + torch.randn(1000, 3) for shift in shifts])[torch.randperm(1000 * len(shifts))]
+        mixture = GaussianMixture(3)
+        mixture.initialize(x)
+        assert mixture.initialized
+        truth = torch.stack([-0.5 * ((x - shift) ** 2).sum(1) for shift in shifts]).logsumexp(0)
+        truth = truth - 1.5 * torch.log(torch.tensor(2 * torch.pi)) - torch.log(torch.tensor(float(len(shifts))))
+        mixture.eval()
+        assert mixture.log_weights.exp().max() == pytest.approx(1 / len(shifts), abs=0.03)
+        assert (truth - mixture().log_prob(x)).mean() == pytest.approx(0, abs=0.02)
+        other = GaussianMixture(3).eval()
+        other.load_state_dict(mixture.state_dict())
+        assert torch.equal(other().log_prob(x), mixture().log_prob(x))
+        assert mixture().sample((4000,)).mean() == pytest.approx(sum(shifts) / len(shifts), abs=0.2)
+
+
+def test_gaussian_mixtures_of_few_constant_or_conditional_rows():
+    for x in (torch.randn(5, 8), torch.ones(50, 2), torch.randn(300, 1).expand(300, 4).contiguous()):
+        mixture = GaussianMixture(x.shape[1])
+        mixture.initialize(x)
+        assert mixture.eval()().log_prob(x).isfinite().all()
+    c = torch.randn(500, 2)
+    mixture = GaussianMixture(1, context=2)
+    mixture.initialize(3 * c[:, :1] + 0.1 * torch.randn(500, 1), c)
+    assert mixture.eval()(c).log_prob(3 * c[:, :1]).mean() > 1

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
-from typing import ClassVar
+from copy import deepcopy
+from typing import ClassVar, cast
 
+import numpy as np
+import sklearn.mixture
 import torch
+from numpy.typing import NDArray
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution, constraints
 
+from elflow.flows.whitening import Gaussian
 from elflow.nn import InitializesParts
 
-__all__ = ["FlowMixture", "MixtureDistribution", "fit_weights"]
+__all__ = ["FlowMixture", "GaussianMixture", "MixtureDistribution", "fit_weights"]
 
+N_COMPONENTS = [1, 2, 4, 8]
+"""Numbers of components that are tried for a Gaussian mixture."""
+MIN_VARIANCE = 1e-6
+"""Minimum variance of a component of a Gaussian mixture in any direction."""
+
+FloatArray = NDArray[np.float64]
 N_EM_STEPS = 1_000
 """Maximum number of EM steps for the weights."""
 
@@ -99,6 +111,70 @@ class FlowMixture(InitializesParts):
             self.race_scores[member].lerp_(log_prob.detach().mean().to(self.race_scores.dtype), min(1.0, rate))
 
 
+class GaussianMixture(FlowMixture):
+    """Mixture of up to eight Gaussians with full covariances, set from the first batch by expectation maximisation.
+
+    It has no trainable parameters. A fifth of the batch is held out to select the number of components. With a context
+    there is one Gaussian, whose mean is linear in the context.
+
+    Arguments:
+        features: The number of features.
+        context: The number of context features.
+
+    Example:
+        >>> x = torch.cat([torch.randn(300, 2), 9 + torch.randn(300, 2)])
+        >>> mixture = GaussianMixture(features=2)
+        >>> mixture.initialize(x)
+        >>> int((mixture.log_weights.exp() > 0.1).sum())
+        2
+    """
+
+    def __init__(self, features: int, context: int = 0) -> None:
+        super().__init__([Gaussian(features, context) for _ in range(1 if context else max(N_COMPONENTS))])
+
+    def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
+        """Sets the components from data `(N, features)`."""
+        gaussians = [cast(Gaussian, flow) for flow in self.flows]
+        gaussians[0].initialize(x, c)
+        if len(gaussians) == 1:
+            return
+        best = _choose_mixture(x.double().numpy(), gaussians[0])
+        components = 1 if best is None else best.n_components
+        if best is not None:
+            for gaussian, mean, covariance in zip(gaussians, best.means_, best.covariances_, strict=False):
+                gaussian.whitening.set_moments(torch.from_numpy(mean), torch.from_numpy(covariance))
+        for gaussian in gaussians[components:]:
+            gaussian.whitening.initialized.fill_(True)
+        weights = [1.0] if best is None else best.weights_.tolist()
+        self.set_weights(weights + [0.0] * (len(self.flows) - components))
+
+
+def _choose_mixture(rows: FloatArray, single: Gaussian) -> sklearn.mixture.GaussianMixture | None:
+    """The mixture with the best number of components by held-out rows; None if one Gaussian is better."""
+    is_held_out = np.arange(len(rows)) % 5 == 4
+    training, held_out = rows[~is_held_out], rows[is_held_out]
+
+    def fit(count: int, data: FloatArray) -> sklearn.mixture.GaussianMixture:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of EM that has not converged: its likelihood decides
+            return sklearn.mixture.GaussianMixture(count, reg_covar=MIN_VARIANCE, random_state=0).fit(data)
+
+    # Each component needs enough rows for its covariance.
+    counts = [count for count in N_COMPONENTS[1:] if len(training) >= 5 * count * (rows.shape[1] + 1)]
+    with torch.no_grad():
+        alone = deepcopy(single)
+        alone.whitening.initialized.fill_(False)
+        alone.initialize(torch.from_numpy(training).to(alone.zeros.dtype))
+        best_score = float(alone().log_prob(torch.from_numpy(held_out).to(alone.zeros.dtype)).mean()) if counts else 0.0
+    best_count = 1
+    for count in counts:
+        score = float(fit(count, training).score(held_out))
+        if score <= best_score:
+            break
+        best_score, best_count = score, count
+    return fit(best_count, rows) if best_count > 1 else None
+
+
 class MixtureDistribution(Distribution):
     """Distribution of a `FlowMixture`, given a context.
 
@@ -116,8 +192,11 @@ class MixtureDistribution(Distribution):
         super().__init__(Size(() if c is None else c.shape[:-1]), event_shape, validate_args=False)
 
     def log_probs(self, x: Tensor) -> Tensor:
-        """Log-densities of points `(..., features)` under each member, `(K, ...)`."""
-        return torch.stack([flow(self.c).log_prob(x) for flow in self.mixture.flows])
+        """Log-densities of points `(..., features)` under each member, `(K, ...)`; -inf if it has the weight zero."""
+        used = (self.mixture.log_weights > -math.inf).tolist()
+        log_probs = {k: self.mixture.flows[k](self.c).log_prob(x) for k, is_used in enumerate(used) if is_used}
+        none = torch.full_like(next(iter(log_probs.values())), -math.inf)
+        return torch.stack([log_probs.get(k, none) for k in range(len(used))])
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log-density of points `(..., features)` in nats, `(...)`; in training mode the mean of the members'."""

@@ -171,6 +171,18 @@ class Whitening(DataInitialized, LazyTransform):
         if self.start == "cholesky":
             correlation = shrink_correlation(u / scale)
             inverse = torch.linalg.inv(torch.linalg.cholesky(correlation)) @ inverse
+        self._set_inverse(matrix, inverse)
+
+    @torch.no_grad()
+    def set_moments(self, mean: Tensor, covariance: Tensor) -> None:
+        """Sets the start that whitens a Gaussian of this mean `(K,)` and covariance `(K, K)`, in the layer's order."""
+        matrix = torch.zeros_like(self.matrix, dtype=torch.double)
+        matrix[:, 0] = mean
+        self._set_inverse(matrix, torch.linalg.inv(torch.linalg.cholesky(covariance.double())))
+        self.initialized.fill_(True)
+
+    def _set_inverse(self, matrix: Tensor, inverse: Tensor) -> None:
+        """Sets the start from a matrix with loc and B, and the triangular matrix to multiply by, `(K, K)`."""
         diagonal = inverse.diagonal()
         matrix[:, 1 : 1 + self.features] = (inverse / diagonal[:, None]).tril(-1) + diagonal.log().diag()
         self.matrix.copy_(matrix)

@@ -74,14 +74,16 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         missing: `"error"` rejects missing values; `"model"` models them, and samples contain them.
         dequantization: Distribution of the points of discrete values' cells in training: `"uniform"`, or
             `"variational"` for a learned one.
-        members: Members of the mixture: `"cholesky"` and `"identity"` are flows after a learnable linear layer, which
-            starts from a Gaussian with full covariance or from standardised features; `"plain"` is a flow without that
-            layer, `"gaussian"` a Gaussian with full covariance. By default one of the first two each and a Gaussian.
+        members: Members of the mixture, a list: `"cholesky"` and `"identity"` are flows after a learnable linear layer,
+            which starts from a Gaussian with full covariance or from standardised features; `"plain"` is a flow
+            without that layer; `"gaussian"` is a mixture of up to eight Gaussians. By default one each of
+            `"cholesky"`, `"identity"` and `"gaussian"`; validation rows decide about their weights.
         schedule: Learning-rate schedule: see `elflow.training.Recipe`.
         learning_rate: Initial learning rate. Here and in the next four, None selects a value by the size of the table.
         weight_decay: Weight decay; more of it reduces overfitting.
         batch_size: Number of rows in a batch.
-        max_steps: Maximum number of training steps.
+        max_steps: Number of training steps, each of which trains all members of the mixture. The cosine schedule ends
+            with it.
         patience: Number of rounds without a better held-out log-likelihood after which training stops.
         validation: Share of the rows that are held out for early stopping.
         time_limit: Maximum training time in seconds; None for no limit.

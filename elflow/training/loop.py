@@ -258,7 +258,10 @@ class _Run:
         score = LogLikelihood(self.averaged.module.eval())
         for start in range(rank * MAX_BLOCK_ROWS, len(validation), world_size * MAX_BLOCK_ROWS):
             block = validation.take(slice(start, start + MAX_BLOCK_ROWS))
-            mean.add(*score(block.to(self.fabric.device)))
+            try:
+                mean.add(*score(block.to(self.fabric.device)))
+            except NonFiniteError:  # weights so large that the networks overflow
+                mean.add(torch.tensor(math.nan), float(len(block)))
         self.averaged.module.train()
         if world_size > 1:
             sums = torch.tensor([mean.total, mean.weight], dtype=torch.float64, device=self.fabric.device)
