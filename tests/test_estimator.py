@@ -74,6 +74,23 @@ def test_sklearn_contract(estimator, check):
     check(estimator)
 
 
+@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize("flow", ["elf", "nsf"])
+def test_scores_depend_on_neither_the_batch_nor_the_threads(flow, threads):
+    frame, _ = known(500)
+    density = small(flow=flow, flow_options={}, max_steps=10).fit(frame)
+    scores = density.score_samples(frame)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for size in (500, 333, 7, 1):
+            head = frame.head(20 * size)
+            parts = [density.score_samples(head.iloc[start : start + size]) for start in range(0, len(head), size)]
+            assert np.concatenate(parts) == pytest.approx(scores[: len(head)], rel=1e-10, abs=1e-10)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.slow
 def test_log_density_is_right_in_the_units_of_the_data(fitted):
     frame, truth = known(2000, seed=1)
@@ -184,9 +201,9 @@ def test_pit_values_of_missing_values_are_missing():
 def test_conditional_distribution_is_exact_far_out_in_the_tails():
     """With one column the flow has its distribution in closed form."""
     x = np.random.default_rng(0).standard_t(3, size=(500, 1))
-    density = small(max_steps=100, flow_options={}).fit(x)
+    density = small(max_steps=100, flow_options={}, members=["plain"]).fit(x)
     points = np.array([[-20.0], [-6.0], [-3.0], [-1.0], [0.0], [2.0], [5.0], [15.0]])
-    z = torch.from_numpy(density.encode(points)[0]).float()
+    z = torch.from_numpy(density.encode(points)[0])
     exact = density.model_.flow.conditional_cdf(z).detach().numpy()[:, 0]
     found = density.conditional_cdf(points, 0)
     assert found == pytest.approx(exact, abs=2e-3)
@@ -194,7 +211,7 @@ def test_conditional_distribution_is_exact_far_out_in_the_tails():
     q = np.array([0.001, 0.01, 0.05, 0.5, 0.99])
     quantiles = density.conditional_quantile(points[:1], 0, q)[0]
     back = density.encode(quantiles[:, None])[0]
-    assert density.model_.flow.conditional_cdf(torch.from_numpy(back).float()).detach().numpy()[:, 0] == pytest.approx(
+    assert density.model_.flow.conditional_cdf(torch.from_numpy(back)).detach().numpy()[:, 0] == pytest.approx(
         q, rel=0.04
     )
 
@@ -519,7 +536,8 @@ def test_odd_tables_have_sensible_results(table, check):
         ({"flow_options": {"depth": 3}}, "flow_options must be arguments of ELF"),
         ({"flow_options": [1]}, "flow_options must be a dictionary or None"),
         ({"columns": ["x"]}, "columns must be a dictionary or None"),
-        ({"whiten": "maybe"}, "whiten must be None, True or False"),
+        ({"members": "gaussian"}, "members must be None or a list of"),
+        ({"members": ["gaussian"]}, "with at least one besides 'gaussian'"),
         ({"max_steps": "a"}, "max_steps must be an integer"),
         ({"validation": "a"}, "validation must be a fraction"),
     ],

@@ -37,10 +37,10 @@ FLOWS: dict[str, Callable[[], nn.Module]] = {
     "given order": lambda: elflow.ELF(4, order=(2, 0, 3, 1), **SMALL),
     "given orders": lambda: elflow.ELF(3, order=[(2, 0, 1), (0, 1, 2)], **SMALL),
     "rank": lambda: elflow.ELF(5, 2, rank=4, **SMALL),
-    "scale": lambda: elflow.ELF(3, 2, scale=True, **SMALL),
-    "scale, shared order": lambda: elflow.ELF(4, order="shared", scale=True, rank=4, **SMALL),
+    "no scale": lambda: elflow.ELF(3, 2, scale=False, **SMALL),
+    "no scale, shared order": lambda: elflow.ELF(4, order="shared", scale=False, rank=4, **SMALL),
     "one transform, one unit": lambda: elflow.ELF(3, transforms=1, units=1, hidden_features=(8,)),
-    "no hidden layer": lambda: elflow.ELF(3, transforms=2, units=4, hidden_features=()),
+    "no hidden layer": lambda: elflow.ELF(3, transforms=2, units=4, hidden_features=(), scale=False),
     "tight bound": lambda: elflow.ELF(3, 1, bound=0.3, **SMALL),
     "ReLU": lambda: elflow.ELF(3, activation=RELU, **SMALL),
     "QELU": lambda: elflow.ELF(2, 1, activation=QELU, **SMALL),
@@ -49,8 +49,9 @@ FLOWS: dict[str, Callable[[], nn.Module]] = {
     "multiscale, channels": lambda: MultiscaleELF((2, 4, 4), scales=2, **SMALL_IMAGES),
     "multiscale, context": lambda: MultiscaleELF((3, 2, 4), 2, scales=1, **SMALL_IMAGES),
     "multiscale, context image": lambda: MultiscaleELF((1, 2, 3), 2, scales=1, image=True, **SMALL_IMAGES),
-    "whitened": lambda: Whitened(elflow.ELF(3, **SMALL), columns=[0, 2]),
-    "whitened, context": lambda: Whitened(elflow.ELF(4, 2, **SMALL), columns=[2, 0, 3]),
+    "whitened": lambda: Whitened(elflow.ELF(3, **SMALL), 3, order=(2, 0, 1)),
+    "whitened, context": lambda: Whitened(elflow.ELF(4, 2, **SMALL), 4, context=2),
+    "whitened, identity": lambda: Whitened(elflow.ELF(3, **SMALL), 3, start="identity"),
 }
 LAYERED = [name for name, build in FLOWS.items() if isinstance(build(), LayeredFlow)]
 ELFS = [name for name, build in FLOWS.items() if isinstance(build(), elflow.ELF)]
@@ -108,7 +109,9 @@ def build_flow(name: str) -> nn.Module:
     """A flow in float64 and evaluation mode, with parameters away from their initial values."""
     flow = FLOWS[name]().double()
     if isinstance(flow, Whitened):
-        flow.whitening.initialize(torch.randn(100, 4, dtype=torch.float64) @ torch.randn(4, 4, dtype=torch.float64))
+        features, context = get_sizes(flow)
+        x = torch.randn(100, features, dtype=torch.float64) @ torch.randn(features, features, dtype=torch.float64)
+        flow.whitening.initialize(x, torch.randn(100, context, dtype=torch.float64) if context else None)
     return perturb(flow, 0.3 if name in ELFS else 0.1).eval()
 
 

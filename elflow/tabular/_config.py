@@ -10,7 +10,7 @@ import numpy as np
 from elflow._checks import check_count
 from elflow.activations import PiecewiseQuadratic
 from elflow.flows.named import min_numbers
-from elflow.tabular._flow import build_model
+from elflow.tabular._flow import MIXTURE_OPTIONS, build_model
 from elflow.tabular.schema import Schema
 from elflow.training import Training
 
@@ -68,8 +68,11 @@ def min_config_numbers(config: dict[str, Any]) -> int:
     schema = Schema.from_dict(config["schema"])
     context_schema = config["context_schema"]
     context = 0 if context_schema is None else Schema.from_dict(context_schema).context_features
-    options = {key: value for key, value in config["fitted"]["options_"].items() if key != "whiten"}
-    return min_numbers(config["parameters"]["flow"], check_count("features", schema.features), context, options)
+    fitted = config["fitted"]["options_"]
+    options = {key: value for key, value in fitted.items() if key not in MIXTURE_OPTIONS}
+    features = check_count("features", schema.features)
+    flow = min_numbers(config["parameters"]["flow"], features, context, options)
+    return sum(features**2 if member == "gaussian" else flow for _, member in fitted["members"])
 
 
 def _encode_activations(parts: dict[str, Any], name: str) -> dict[str, Any]:

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy.stats import qmc
-from torch import Tensor
+from torch import Tensor, nn
 
 from elflow.flows.dequantization import Cells, Dequantized
+from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.named import build_flow
 from elflow.flows.whitening import Whitened
 from elflow.tabular._arrays import BoolArray, FloatArray
@@ -20,6 +21,7 @@ from elflow.tabular.schema import Schema
 from elflow.training import Rows
 
 __all__ = [
+    "MIXTURE_OPTIONS",
     "SAMPLE_BLOCK",
     "build_model",
     "encode_context",
@@ -28,8 +30,15 @@ __all__ = [
     "measure_inverse_residual",
     "score_rows",
     "split_mask",
+    "stack_members",
+    "to_single",
 ]
 
+MIXTURE_OPTIONS = ["members", "race_steps"]
+"""Options of the mixture, which are not arguments of its flows."""
+
+MIN_WEIGHT = 1e-6
+"""Minimum weight of a member of a mixture."""
 MAX_SCORED_ROWS = 2**16
 """Maximum number of rows, times draws, that are scored at a time."""
 SAMPLE_BLOCK = 2**16
@@ -46,28 +55,95 @@ def split_mask(count: int, fraction: float, seed: int) -> BoolArray:
 def build_model(
     name: str, schema: Schema, context_schema: Schema | None, options: dict[str, Any], dequantization: str
 ) -> Dequantized:
-    """Build a flow with new weights for the rows of a table; `whiten` is one of its options."""
+    """Build a mixture with new weights for the rows of a table.
+
+    Arguments:
+        name: Name of the flow.
+        schema: The columns of the table.
+        context_schema: The columns of the context, or None.
+        options: Arguments of the flow, the names of the `members`, and `race_steps` of their mixture.
+        dequantization: Distribution of points in cells.
+    """
     context = 0 if context_schema is None else context_schema.context_features
-    arguments = {key: value for key, value in options.items() if key != "whiten"}
-    flow = build_flow(name, schema.features, context, arguments)
-    if options["whiten"] and len(schema.numeric) > 1:
-        flow = Whitened(flow, schema.numeric)
+    arguments = {key: value for key, value in options.items() if key not in MIXTURE_OPTIONS}
+    flows = [
+        _build_member(member, index, name, schema.features, context, arguments) for index, member in options["members"]
+    ]
+    flow = flows[0] if len(flows) == 1 else FlowMixture(flows, race_steps=options["race_steps"])
     return Dequantized(flow, schema.exact, schema.cells, dequantization == "variational", context)
+
+
+def _build_member(
+    member: str, index: int, name: str, features: int, context: int, arguments: dict[str, Any]
+) -> nn.Module:
+    """Build the member of a mixture with this index; every other one reverses the order of the features."""
+    if member == "gaussian":
+        return GaussianMixture(features, context)
+    flow = build_flow(name, features, context, arguments)
+    if member == "plain":
+        return flow
+    order = range(features) if index % 2 == 0 else range(features)[::-1]
+    return Whitened(flow, features, context, member, order)
+
+
+@torch.no_grad()
+def stack_members(model: Dequantized, rows: Rows, n_draws: int) -> tuple[Dequantized, list[int]]:
+    """Find the weights of the mixture from validation rows, and drop the members that they do not need.
+
+    Arguments:
+        model: The trained mixture, in single precision.
+        rows: Validation rows.
+        n_draws: Number of points of each cell.
+
+    Returns:
+        The model in double precision, with weights that a file in single precision stores exactly, and the indices of
+        the members that it keeps.
+    """
+    model = model.double()
+    if not isinstance(model.flow, FlowMixture):
+        return model, [0]
+    mixture = model.flow
+    members = [Dequantized(flow, model.exact, model.cells) for flow in mixture.flows]
+    for member in members:
+        member.noise = model.noise
+        member.eval()
+    log_probs = np.stack([score_rows(member, rows, n_draws) for member in members])
+    weights = fit_weights(torch.from_numpy(log_probs), rows.weight)
+    # A weight below that of one validation row is noise. The best flow stays beside the Gaussian in any case.
+    flows = [k for k, flow in enumerate(mixture.flows) if not isinstance(flow, GaussianMixture)]
+    best = max(flows, key=lambda k: float(weights[k]))
+    kept = [k for k in range(len(weights)) if k == best or weights[k] * len(rows) >= 1]
+    if len(kept) == 1:
+        model.flow = mixture.flows[kept[0]]
+    else:
+        model.flow = FlowMixture([mixture.flows[k] for k in kept], (weights[kept] + MIN_WEIGHT).tolist()).eval()
+    return model.float().double(), kept
 
 
 def encode_rows(
     schema: Schema, frame: pd.DataFrame, context: Tensor | None = None, weight: FloatArray | None = None
 ) -> Rows:
-    """Encode a frame of N rows as tensors, with its encoded context `(N, context)` and weights `(N,)` of mean 1."""
-    exact, low, width, offset = map(torch.from_numpy, schema.encode(frame))
-    w = None if weight is None else torch.from_numpy(weight / weight.mean()).float()
-    # Ends of cells stay in double precision: those of rare values far out in the tails would merge in single.
-    return Rows(Cells(exact.float(), low, width, offset.float()), context, w)
+    """Encode a frame of N rows as tensors, with its encoded context `(N, context)` and weights `(N,)` of mean 1.
+
+    All tensors are in double precision, in which the fitted flow computes. In single precision, the score of a row
+    would depend on the other rows of its batch and on the number of threads, by the rounding of matrix products.
+    """
+    w = None if weight is None else torch.from_numpy(weight / weight.mean())
+    return Rows(Cells(*(torch.from_numpy(part).double() for part in schema.encode(frame))), context, w)
 
 
 def encode_context(schema: Schema | None, context: pd.DataFrame | None) -> Tensor | None:
     """Encode the context of N rows as a tensor, `(N, context)`; None without a context."""
-    return None if schema is None or context is None else torch.from_numpy(schema.encode_context(context)).float()
+    return None if schema is None or context is None else torch.from_numpy(schema.encode_context(context)).double()
+
+
+def to_single(rows: Rows) -> Rows:
+    """Rows in single precision, in which flows are trained.
+
+    Ends of cells stay in double precision: those of rare values far out in the tails would merge in single.
+    """
+    x = rows.x._replace(exact=rows.x.exact.float(), offset=rows.x.offset.float())
+    return Rows(x, *(None if part is None else part.float() for part in (rows.context, rows.weight)))
 
 
 @torch.no_grad()
@@ -116,10 +192,18 @@ def measure_inverse_residual(model: Dequantized, rows: Rows) -> float:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         x = model.dequantize(rows.x, rows.context)[0]
-    flow: Any = model.flow
+    flows = model.flow.flows if isinstance(model.flow, FlowMixture) else [model.flow]
+    return max(_measure_residual(flow, x, rows.context) for flow in flows)
+
+
+def _measure_residual(flow: nn.Module, x: Tensor, context: Tensor | None) -> float:
+    """Maximum of |f(f^-1(z)) - z| / (1 + |z|) over the latent points z of x, `(N, features)`."""
+    if isinstance(flow, GaussianMixture):
+        return 0.0  # linear maps, whose inverse is exact
+    inner: Any = flow
     if isinstance(flow, Whitened):
-        flow, x = flow.flow, flow.whitening()(x)
-    transform = flow(rows.context).transform
+        inner, x = flow.flow, flow.whitening(context)(x)
+    transform = inner(context).transform
     z = transform(x)
     again = transform(transform.inv(z))
     return float(((again - z).abs() / (1 + z.abs())).max())

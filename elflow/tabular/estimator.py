@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,13 @@ from elflow.flows.dequantization import Dequantized
 from elflow.tabular._anomaly import rank_log_density, select_reference, summarize_log_density
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._config import get_config, min_config_numbers, set_config
-from elflow.tabular._defaults import check_parameters, default_options, default_recipe, default_whiten
+from elflow.tabular._defaults import (
+    check_parameters,
+    default_members,
+    default_options,
+    default_race_steps,
+    default_recipe,
+)
 from elflow.tabular._flow import (
     SAMPLE_BLOCK,
     build_model,
@@ -32,6 +38,8 @@ from elflow.tabular._flow import (
     measure_inverse_residual,
     score_rows,
     split_mask,
+    stack_members,
+    to_single,
 )
 from elflow.tabular._kinds import Declaration
 from elflow.tabular._queries import ConditionalQueries
@@ -66,15 +74,18 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         missing: `"error"` rejects missing values; `"model"` models them, and samples contain them.
         dequantization: Distribution of the points of discrete values' cells in training: `"uniform"`, or
             `"variational"` for a learned one.
-        whiten: Whether linear correlations of numeric columns are removed before the flow; None does so for tables
-            with few rows.
+        members: Members of the mixture, a list: `"cholesky"` and `"identity"` are flows after a learnable linear layer,
+            which starts from a Gaussian with full covariance or from standardised features; `"plain"` is a flow
+            without that layer; `"gaussian"` is a mixture of up to eight Gaussians. By default one each of
+            `"cholesky"`, `"identity"` and `"gaussian"`; validation rows decide about their weights.
         schedule: Learning-rate schedule: see `elflow.training.Recipe`.
         learning_rate: Initial learning rate. Here and in the next two, None selects a value by the size of the table.
         weight_decay: Weight decay; more of it reduces overfitting.
         batch_size: Number of rows in a batch.
-        max_steps: Maximum number of training steps; None for 20,000.
-        patience: Number of rounds without a better held-out log-likelihood after which training stops; None for 20.
-        validation: Fraction of the rows that are held out for early stopping.
+        max_steps: Number of training steps, each of which trains all members of the mixture. The cosine schedule ends
+            with it.
+        patience: Number of rounds without a better held-out log-likelihood after which training stops.
+        validation: Fraction of the rows that are held out for early stopping and for the weights of the members.
         time_limit: Maximum training time in seconds; None for no limit.
         log_dir: Folder for logs as CSV and for TensorBoard.
         random_state: Seed or generator.
@@ -83,7 +94,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
     Attributes:
         schema_: The columns, a `Schema`.
         context_schema_: The columns of the context, or None.
-        model_: The fitted flow over encoded rows.
+        model_: The fitted mixture of flows over encoded rows, in double precision.
         training_: The record of the training, an `elflow.training.Training`: history, seconds, reason for stopping.
         warnings_: Texts of the warnings about the table, which the report repeats.
         row_hashes_: Hashes of the fitted rows, by which `row_origin` recognises them; None to store none in a file.
@@ -108,8 +119,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         columns: Mapping[Any, Declaration] | None = None,
         missing: str = "error",
         dequantization: str = "uniform",
-        whiten: bool | None = None,
-        schedule: str = "plateau",
+        members: Sequence[str] | None = None,
+        schedule: str = "cosine",
         learning_rate: float | None = None,
         weight_decay: float | None = None,
         batch_size: int | None = None,
@@ -126,7 +137,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         self.columns = columns
         self.missing = missing
         self.dequantization = dequantization
-        self.whiten = whiten
+        self.members = members
         self.schedule = schedule
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
@@ -193,7 +204,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         rows = self._encode(frame, context_frame, weight)
         is_validation = torch.from_numpy(split_mask(len(frame), self.validation, seed))
         self.row_hashes_: RowHashes | None = RowHashes.fit(self.schema_, frame, is_validation.numpy())
-        training_rows = rows.take(~is_validation)
+        training_rows, validation_rows = rows.take(~is_validation), rows.take(is_validation)
         options, recipe = self._resolve_settings(len(training_rows))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -204,10 +215,10 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             "split": [seed, self.validation],
             "schema": self.schema_.to_dict(),
         }
-        self.model_, self.training_ = fit(
+        trained, self.training_ = fit(
             model,
-            training_rows,
-            rows.take(is_validation),
+            to_single(training_rows),
+            to_single(validation_rows),
             recipe,
             seed=seed,
             checkpoint=checkpoint,
@@ -215,7 +226,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             log_dir=self.log_dir,
             verbose=self.verbose,
         )
-        self.options_ = options
+        self.model_, kept = stack_members(trained, validation_rows, N_DRAWS)
+        self.options_ = options | {"members": [options["members"][k] for k in kept], "race_steps": None}
         self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
         reference = torch.from_numpy(select_reference(is_validation.numpy(), seed))
         self.reference_scores_ = summarize_log_density(score_rows(self.model_, rows.take(reference), N_DRAWS))
@@ -459,7 +471,9 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         """
         check_is_fitted(self, "model_")
         extra = {} if self.row_hashes_ is None else {ROW_HASHES: self.row_hashes_.to_tensor()}
-        write_model(Path(path), "FlowDensity", self.config, self.model_, self.training_.to_dict(), notes, extra)
+        # The weights were trained in single precision: a file of half the size stores them exactly.
+        weights = deepcopy(self.model_).float()
+        write_model(Path(path), "FlowDensity", self.config, weights, self.training_.to_dict(), notes, extra)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -475,6 +489,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         hashes = tensors.pop(ROW_HASHES, None)
         density.row_hashes_ = None if hashes is None else RowHashes.from_tensor(hashes, file.config["hash_limit"])
         fill_module(density.model_, tensors)
+        density.model_.double()  # files are in single precision, scores in double
         return density
 
     @staticmethod
@@ -499,8 +514,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
     def _resolve_settings(self, n_rows: int) -> tuple[dict[str, Any], Recipe]:
         """Arguments of the flow and training settings for this number of training rows, defaults included."""
         features = self.schema_.features
-        whiten = default_whiten(n_rows, features) if self.whiten is None else bool(self.whiten)
-        options = default_options(self.flow, n_rows, features) | (self.flow_options or {}) | {"whiten": whiten}
+        context = 0 if self.context_schema_ is None else self.context_schema_.context_features
         recipe = default_recipe(
             n_rows,
             features,
@@ -512,6 +526,10 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             patience=self.patience,
             time_limit=self.time_limit,
         )
+        members = default_members(features, context) if self.members is None else list(self.members)
+        options = default_options(self.flow, n_rows, features) | (self.flow_options or {})
+        options["members"] = [[index, member] for index, member in enumerate(members)]
+        options["race_steps"] = default_race_steps(n_rows, recipe.max_steps)
         return options, recipe
 
     def _iter_encoded_samples(

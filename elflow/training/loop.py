@@ -272,7 +272,10 @@ class _Run:
         score = LogLikelihood(self.averaged.module.eval())
         for start in range(rank * MAX_BLOCK_ROWS, len(validation), world_size * MAX_BLOCK_ROWS):
             block = validation.take(slice(start, start + MAX_BLOCK_ROWS))
-            mean.add(*score(block.to(self.fabric.device)))
+            try:
+                mean.add(*score(block.to(self.fabric.device)))
+            except NonFiniteError:  # weights so large that the networks overflow
+                mean.add(torch.tensor(math.nan), float(len(block)))
         self.averaged.module.train()
         return self._sum_over_processes(mean).value
 

@@ -35,7 +35,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     torch.manual_seed(settings["seed"])
     name = settings["toy"]
     distribution = toy.DISTRIBUTIONS[name]()
-    flows = {"elf": elflow.ELF(2, **SETTINGS[name].flow), "nsf": zuko.flows.NSF(2, **NSF[name])}
+    flows = {"elf": elflow.ELF(2, **SETTINGS[name].flow, scale=False), "nsf": zuko.flows.NSF(2, **NSF[name])}
     batch, many = distribution.sample((128,)), distribution.sample((10_000,))
     for flow in flows.values():
         step = make_step(flow, batch, 1e-4)

@@ -17,14 +17,14 @@ import pandas as pd
 import torch
 
 from elflow._files import replacing
-from elflow.report.baselines import fit_gaussian_mixture, fit_kernel_density
+from elflow.report.baselines import N_COMPONENTS, fit_gaussian_mixture, fit_kernel_density
 from elflow.tabular import N_DRAWS, FlowDensity
 from experiments.data.tables import FILES, NUMERIC_SETS, find_table, list_missing, load_table
 from experiments.framework.experiment import Experiment, Job, Option, Plan, Record, Report, Table
 from experiments.framework.measure import sample_mean_and_error
 from experiments.framework.options import parse_choices, parse_count, parse_seconds
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["EXPERIMENT", "score_baseline", "score_flow"]
 
 FLOWS = {"elf": "ELF", "nsf": "NSF", "maf": "MAF"}
 MODELS = {**FLOWS, "gmm": "Gaussian mixture", "kde": "kernel density"}
@@ -62,7 +62,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     """Fit a model and score the test rows. Leave their log-densities in the folder."""
     name, model = settings["set"], settings["model"]
     training, test = load_table(plan, name, settings["seed"], settings["rows"])
-    score = _score_flow if model in FLOWS else _score_baseline
+    score = score_flow if model in FLOWS else score_baseline
     record, log_density = score(model, training, test, settings["seed"], settings["time_limit"])
     mean, error = sample_mean_and_error(torch.from_numpy(log_density))
     with replacing(folder / SCORES) as temporary, temporary.open("wb") as file:
@@ -71,18 +71,24 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     return record | {"features": training.shape[1], "training_rows": len(training), "test_rows": len(test)}
 
 
-def _score_flow(
-    model: str, training: pd.DataFrame, test: pd.DataFrame, seed: int, time_limit: float
+def score_flow(
+    model: str,
+    training: pd.DataFrame,
+    test: pd.DataFrame,
+    seed: int,
+    time_limit: float | None = None,
+    max_steps: int | None = None,
 ) -> tuple[Record, np.ndarray]:
+    """A flow with default settings: costs of its fit, and log-densities of the test rows, `(N,)`."""
     start = time.perf_counter()
-    est = FlowDensity(flow=model, random_state=seed, time_limit=time_limit).fit(training)
+    est = FlowDensity(flow=model, random_state=seed, time_limit=time_limit, max_steps=max_steps).fit(training)
     fit_seconds = time.perf_counter() - start
     training_of = {"stopped": est.training_.stopped, "steps": est.training_.steps}
     return {"fit_seconds": fit_seconds, "parameters": est.n_parameters_, **training_of}, est.score_samples(test)
 
 
-def _score_baseline(
-    model: str, training: pd.DataFrame, test: pd.DataFrame, seed: int, time_limit: float
+def score_baseline(
+    model: str, training: pd.DataFrame, test: pd.DataFrame, seed: int, time_limit: float | None = None
 ) -> tuple[Record, np.ndarray]:
     """A mixture or kernels on the better of two encodings; the estimator's own needs one training step only."""
     est = FlowDensity(max_steps=1, random_state=seed).fit(training)
@@ -95,8 +101,9 @@ def _score_baseline(
     for name, encode in encodings.items():
         z, log_volume = encode(training, seed)
         rows, others = z[~is_held_out], z[validation]
-        if model == "gmm":
-            fit = fit_gaussian_mixture(rows, others, time_limit=time_limit, random_state=seed)
+        if model in ("gaussian", "gmm"):
+            counts = (1,) if model == "gaussian" else N_COMPONENTS
+            fit = fit_gaussian_mixture(rows, others, n_components=counts, time_limit=time_limit, random_state=seed)
         else:
             fit = fit_kernel_density(rows, others, **KERNELS, random_state=seed)
         fits.append((fit.validation + log_volume[validation].mean(), name, fit))

@@ -40,7 +40,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     noise, seed, setting = settings["noise"], settings["seed"], Setting(**settings["setting"])
     distribution = toy.Checkerboard() if noise is None else toy.EightGaussians(noise)
     torch.manual_seed(seed)
-    flow = elflow.ELF(features=2, **setting.flow)
+    flow = elflow.ELF(features=2, **setting.flow, scale=False)
     result = fit_toy(flow, distribution, setting, settings["steps"], settings["points"], seed)
     sizes = {"parameters": result.parameters, "steps": settings["steps"], "training": result.seconds}
     return {"toy": settings["toy"], "gap": result.gap, "error": result.error, **sizes}

@@ -53,7 +53,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         return torch.from_numpy(prepare_patches(training[rng.integers(len(training), size=BATCH_SIZE)], rng))
 
     torch.manual_seed(settings["seed"])
-    flow = elflow.ELF(63, transforms=2, units=16, **settings["flow"])
+    flow = elflow.ELF(63, transforms=2, units=16, scale=False, **settings["flow"])
     fitted, record = fit_batches(flow, draw_batch, settings["steps"], LEARNING_RATE, seed=settings["seed"])
     with torch.no_grad():
         mean, error = sample_mean_and_error(fitted().log_prob(torch.from_numpy(prepare_patches(test, rng))))

@@ -157,7 +157,7 @@ def build(model: str, units: int = UNITS) -> LayeredFlow:
     """
     check_choice("model", model, MODELS)
     if model == "elf-felu":
-        return ELF(features=1, transforms=1, units=units, bound=BOUND)
+        return ELF(features=1, transforms=1, units=units, bound=BOUND, scale=False)
     middle: LazyTransform
     if model.startswith("elf"):
         middle = ReluELF(units, corners=model == "elf-relu")

@@ -153,7 +153,7 @@ def fit_digits(sizes: Record, steps: int, learning_rate: float, seed: int) -> Di
     def draw_batch() -> Tensor:
         return dequantize(x[torch.randint(len(x), (128,))])
 
-    flow, _ = fit_batches(elflow.ELF(x.shape[1], **sizes), draw_batch, steps, learning_rate, seed=seed)
+    flow, _ = fit_batches(elflow.ELF(x.shape[1], **sizes, scale=False), draw_batch, steps, learning_rate, seed=seed)
     with torch.no_grad():
         nats = flow().log_prob(dequantize(test)) - x.shape[1] * math.log(LEVELS)
     return DigitsFlow(flow, float(-nats.mean()) / (x.shape[1] * math.log(2)))

@@ -123,9 +123,10 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         scores = _summarize(_score_gaussian(train, test) + volume)
         return record | scores | {"parameters": features * (features + 3) // 2}
     torch.manual_seed(settings["seed"])
-    flow = build_flow(settings["model"], features, options=settings["flow"])
+    defaults = {"scale": False} if settings["model"] == "elf" else {}  # the paper's own form
+    flow = build_flow(settings["model"], features, options=defaults | settings["flow"])
     if settings["whiten"]:
-        flow = Whitened(flow, range(features))
+        flow = Whitened(flow, features, learnable=False)
     best, training = fit(
         flow,
         Rows(train),

@@ -128,7 +128,7 @@ def _log_prob(flow: nn.Module, x: Tensor) -> Tensor:
 def _make_model(toy_name: str, model: str) -> nn.Module:
     setting = SETTINGS[toy_name]
     if model == "elf":
-        return ELF(features=2, **setting.flow)
+        return ELF(features=2, **setting.flow, scale=False)
     return build(model, features=2, transforms=setting.flow["transforms"], parameters=setting.parameters)
 
 

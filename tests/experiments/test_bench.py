@@ -10,6 +10,7 @@ import torch
 import elflow
 from experiments import GROUPS, Plan, load, run
 from experiments.bench import crash, exactness, image_speed, images, kernels, mixed, quantiles, scale, tables, wide
+from experiments.data import small_tables
 from experiments.data.tables import FILES, load_table
 from experiments.paper import toys as paper_toys
 
@@ -79,7 +80,7 @@ def test_jobs_have_unique_keys_and_follow_from_the_plan(data):
 
 
 def test_timings_are_exclusive():
-    timings = {"kernels", "flows", "digits", "crash", "scale", "image-sampling", "image-speed"}
+    timings = {"kernels", "flows", "digits", "crash", "race", "scale", "image-sampling", "image-speed"}
     assert {name for name in GROUPS["bench"].members if load("bench", name).exclusive} == timings
 
 
@@ -173,6 +174,44 @@ def test_tables(tmp_path, data):
     assert len(costs.rows) == 2
     assert len(differences.rows) == 2 * 4
     assert report.text.startswith("ELF is best on")
+
+
+def test_floor(tmp_path, data):
+    sets = "factor-0.1,categories,iris,wine"
+    report = run_bench("floor", tmp_path, data, sets=sets, models="elf,nsf,gaussian,kde")
+    (table,) = report.tables
+    assert [row[0] for row in table.rows] == sets.split(",")
+    assert table.rows[0][-1] != ""  # the truth is known
+    assert table.rows[2][-1] == ""
+    assert "of 4 tables" in report.text
+    assert list(report.pictures) == ["gaps.png"]
+    assert len(load("bench", "floor").jobs(Plan())) == len(small_tables.SMALL_TABLES) * 6 >= 24 * 6
+
+
+@pytest.mark.parametrize("name", small_tables.SMALL_TABLES)
+def test_small_tables(name):
+    table = small_tables.make_table(name, seed=0, effort=0.02)
+    again = small_tables.make_table(name, seed=0, effort=0.02)
+    pd.testing.assert_frame_equal(table.training, again.training)
+    assert list(table.training.columns) == list(table.test.columns)
+    assert len(table.training) >= 40
+    if table.truth is not None:
+        assert table.truth.shape == (len(table.test),)
+        assert np.isfinite(table.truth).all()
+
+
+def test_race(tmp_path):
+    report = run_bench("race", tmp_path, sets="ring,categories", seeds="1")
+    (table,) = report.tables
+    assert [row[0] for row in table.rows] == ["ring", "categories"]
+    assert "of 2 tables" in report.text
+
+
+def test_simulators(tmp_path):
+    report = run_bench("simulators", tmp_path, seeds="2")
+    (table,) = report.tables
+    assert [row[0] for row in table.rows] == ["two-moons", "slcp", "gaussian-mixture", "gaussian-linear"]
+    assert "of 4 simulators" in report.text
 
 
 def test_some_models_of_tables(tmp_path, data):

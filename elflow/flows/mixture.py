@@ -1,0 +1,263 @@
+"""Mixtures of flows: several densities with weights, which together are one density."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import ClassVar, cast
+
+import numpy as np
+import sklearn.mixture
+import torch
+from numpy.typing import NDArray
+from torch import Size, Tensor, nn
+from torch.distributions import Distribution, constraints
+
+from elflow.flows.whitening import Gaussian
+from elflow.nn import InitializesParts
+
+__all__ = ["FlowMixture", "GaussianMixture", "MixtureDistribution", "fit_weights"]
+
+N_COMPONENTS = [1, 2, 4, 8]
+"""Numbers of components that are tried for a Gaussian mixture."""
+MIN_VARIANCE = 1e-6
+"""Minimum variance of a component of a Gaussian mixture in any direction."""
+
+FloatArray = NDArray[np.float64]
+N_EM_STEPS = 1_000
+"""Maximum number of EM steps for the weights."""
+
+
+class FlowMixture(InitializesParts):
+    """Mixture of flows over the same features.
+
+    In training mode, `log_prob` is the mean of the members' log-densities, so that maximum likelihood trains each
+    member by itself; members without trainable parameters do not count. In evaluation mode it is the log-density of
+    the mixture. `fit_weights` finds the weights afterwards, from held-out rows (stacking).
+
+    Reference:
+        Linearly combining density estimators via stacking (Smyth and Wolpert, 1999)
+
+    Arguments:
+        flows: The members; any flows.
+        weights: Their weights, which are normalised; equal by default.
+        race_steps: Number of batches in training mode after which only the member with the best log-density so far is
+            trained; None trains all members to the end.
+
+    Example:
+        >>> import elflow
+        >>> mixture = FlowMixture([elflow.ELF(features=2), elflow.ELF(features=2)], weights=[0.9, 0.1]).eval()
+        >>> x = mixture().sample((100,))
+        >>> mixture().log_prob(x).shape
+        torch.Size([100])
+    """
+
+    log_weights: Tensor
+    race_scores: Tensor
+    race_count: Tensor
+
+    def __init__(
+        self, flows: Sequence[nn.Module], weights: Sequence[float] | None = None, race_steps: int | None = None
+    ) -> None:
+        super().__init__()
+        if not flows:
+            raise ValueError("flows must have at least one member, got none")
+        self.flows = nn.ModuleList(flows)
+        self.register_buffer("log_weights", torch.zeros(len(flows)))
+        self.race_steps = race_steps
+        if race_steps is not None:  # buffers, so that a checkpoint stores the race
+            self.register_buffer("race_scores", torch.zeros(len(flows)))
+            self.register_buffer("race_count", torch.tensor(0))
+        self.set_weights([1.0] * len(flows) if weights is None else weights)
+
+    def extra_repr(self) -> str:
+        return f"weights=[{', '.join(f'{weight:.3g}' for weight in self.log_weights.exp().tolist())}]"
+
+    @torch.no_grad()
+    def set_weights(self, weights: Sequence[float] | Tensor) -> None:
+        """Set the weights of the members, which are normalised."""
+        values = torch.as_tensor(weights, dtype=torch.double)
+        if values.shape != self.log_weights.shape or not (values >= 0).all() or not 0 < values.sum() < math.inf:
+            raise ValueError(f"weights must be {len(self.flows)} numbers, none negative, got {weights}")
+        self.log_weights.copy_((values / values.sum()).log())
+
+    def forward(self, c: Tensor | None = None) -> MixtureDistribution:
+        """The distribution p(x | c), given the context `(..., context)`, or None for flows without context."""
+        return MixtureDistribution(self, c)
+
+    def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
+        """Initialise each member from data `(N, features)`."""
+        for flow in self.flows:
+            if initialize := getattr(flow, "initialize", None):
+                initialize(x, c)
+
+    def trained_members(self) -> list[int]:
+        """The members that are trained: those with trainable parameters, and after a race the winner."""
+        members = [k for k, flow in enumerate(self.flows) if any(p.requires_grad for p in flow.parameters())]
+        if self.race_steps is not None and self.race_count >= self.race_steps and members:
+            return [max(members, key=lambda k: float(self.race_scores[k]))]
+        return members
+
+    def update_race(self, members: Sequence[int], log_probs: Tensor) -> None:
+        """Record the log-densities of training rows under these members, `(K, ...)`, while the race lasts."""
+        if self.race_steps is None or self.race_count >= self.race_steps:
+            return
+        self.race_count += 1
+        for member, log_prob in zip(members, log_probs, strict=True):
+            # Later batches count more: the average has a horizon of a quarter of the race.
+            rate = max(1 / int(self.race_count), 4 / self.race_steps)
+            self.race_scores[member].lerp_(log_prob.detach().mean().to(self.race_scores.dtype), min(1.0, rate))
+
+
+class GaussianMixture(FlowMixture):
+    """Mixture of up to eight Gaussians with full covariances, set from the first batch by expectation maximisation.
+
+    It has no trainable parameters. A fifth of the batch is held out to select the number of components. With a context
+    there is one Gaussian, whose mean is linear in the context.
+
+    Arguments:
+        features: The number of features.
+        context: The number of context features.
+
+    Example:
+        >>> x = torch.cat([torch.randn(300, 2), 9 + torch.randn(300, 2)])
+        >>> mixture = GaussianMixture(features=2)
+        >>> mixture.initialize(x)
+        >>> int((mixture.log_weights.exp() > 0.1).sum())
+        2
+    """
+
+    def __init__(self, features: int, context: int = 0) -> None:
+        super().__init__([Gaussian(features, context) for _ in range(1 if context else max(N_COMPONENTS))])
+
+    def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
+        """Set the components from data `(N, features)`."""
+        gaussians = [cast(Gaussian, flow) for flow in self.flows]
+        gaussians[0].initialize(x, c)
+        if len(gaussians) == 1:
+            return
+        best = _choose_mixture(x.double().numpy(), gaussians[0])
+        components = 1 if best is None else best.n_components
+        if best is not None:
+            for gaussian, mean, covariance in zip(gaussians, best.means_, best.covariances_, strict=False):
+                gaussian.whitening.set_moments(torch.from_numpy(mean), torch.from_numpy(covariance))
+        for gaussian in gaussians[components:]:
+            gaussian.whitening.initialized.fill_(True)
+        weights = [1.0] if best is None else best.weights_.tolist()
+        self.set_weights(weights + [0.0] * (len(self.flows) - components))
+
+
+def _choose_mixture(rows: FloatArray, single: Gaussian) -> sklearn.mixture.GaussianMixture | None:
+    """The mixture with the best number of components by held-out rows; None if one Gaussian is better."""
+    is_held_out = np.arange(len(rows)) % 5 == 4
+    training, held_out = rows[~is_held_out], rows[is_held_out]
+
+    def fit(count: int, data: FloatArray) -> sklearn.mixture.GaussianMixture:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of EM that has not converged: its likelihood decides
+            return sklearn.mixture.GaussianMixture(count, reg_covar=MIN_VARIANCE, random_state=0).fit(data)
+
+    # Each component needs enough rows for its covariance.
+    counts = [count for count in N_COMPONENTS[1:] if len(training) >= 5 * count * (rows.shape[1] + 1)]
+    with torch.no_grad():
+        alone = deepcopy(single)
+        alone.whitening.initialized.fill_(False)
+        alone.initialize(torch.from_numpy(training).to(alone.zeros.dtype))
+        best_score = float(alone().log_prob(torch.from_numpy(held_out).to(alone.zeros.dtype)).mean()) if counts else 0.0
+    best_count = 1
+    for count in counts:
+        score = float(fit(count, training).score(held_out))
+        if score <= best_score:
+            break
+        best_score, best_count = score, count
+    return fit(best_count, rows) if best_count > 1 else None
+
+
+class MixtureDistribution(Distribution):
+    """Distribution of a `FlowMixture`, given a context.
+
+    Arguments:
+        mixture: The mixture.
+        c: The context, `(..., context)`, or None for flows without context.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(self, mixture: FlowMixture, c: Tensor | None) -> None:
+        self.mixture = mixture
+        self.c = c
+        event_shape = mixture.flows[0](c).event_shape
+        super().__init__(Size(() if c is None else c.shape[:-1]), event_shape, validate_args=False)
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        """Log-densities of points `(..., features)` under each member, `(K, ...)`; -inf if it has the weight zero."""
+        used = (self.mixture.log_weights > -math.inf).tolist()
+        log_probs = {k: self.mixture.flows[k](self.c).log_prob(x) for k, is_used in enumerate(used) if is_used}
+        none = torch.full_like(next(iter(log_probs.values())), -math.inf)
+        return torch.stack([log_probs.get(k, none) for k in range(len(used))])
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Log-density of points `(..., features)` in nats, `(...)`; in training mode the mean of the members'."""
+        mixture = self.mixture
+        if mixture.training:
+            members = mixture.trained_members()
+            trained = torch.stack([mixture.flows[k](self.c).log_prob(x) for k in members])
+            mixture.update_race(members, trained)
+            return trained.mean(0)
+        log_probs = self.log_probs(x)
+        log_weights = mixture.log_weights.reshape(-1, *[1] * (log_probs.dim() - 1))
+        return torch.logsumexp(log_probs + log_weights, 0)
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Size | Sequence[int] = ()) -> Tensor:
+        """Samples without gradients, `(*sample_shape, *batch, features)`: each is drawn from a random member."""
+        shape = self._extended_shape(Size(sample_shape))
+        log_weights = self.mixture.log_weights
+        members = torch.multinomial(log_weights.exp(), max(1, shape[:-1].numel()), replacement=True)
+        members = members[: shape[:-1].numel()].reshape(shape[:-1])
+        x = log_weights.new_zeros(shape)
+        for k, flow in enumerate(self.mixture.flows):
+            is_member = members == k
+            if not is_member.any():
+                continue
+            if self.c is None:
+                x[is_member] = flow().sample((int(is_member.sum()),))
+            else:
+                c = self.c.expand(*shape[:-1], -1)[is_member]
+                x[is_member] = flow(c).sample()
+        return x
+
+
+def fit_weights(log_probs: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+    """Weights of a mixture that maximise the likelihood of held-out rows, by expectation maximisation.
+
+    Arguments:
+        log_probs: Log-densities of N rows under K members, `(K, N)`.
+        sample_weight: Weights of the rows, `(N,)`.
+
+    Returns:
+        Weights, `(K,)`, which add up to one.
+
+    Example:
+        >>> log_probs = torch.tensor([[-1.0, -1.0, -99.0], [-99.0, -99.0, -1.0], [-50.0, -50.0, -50.0]])
+        >>> fit_weights(log_probs)
+        tensor([0.6667, 0.3333, 0.0000], dtype=torch.float64)
+    """
+    log_probs = log_probs.double().nan_to_num(nan=-math.inf, posinf=-math.inf)
+    is_possible = (log_probs > -math.inf).any(0)
+    log_probs = log_probs[:, is_possible]
+    count = torch.ones(len(is_possible)) if sample_weight is None else sample_weight
+    share = count[is_possible].double()
+    weights = torch.full((len(log_probs),), 1 / len(log_probs), dtype=torch.double)
+    if not len(share) or share.sum() <= 0:
+        return weights
+    share = share / share.sum()
+    for _ in range(N_EM_STEPS):
+        responsibility = torch.softmax(log_probs + weights.log()[:, None], 0)
+        change = responsibility @ share - weights
+        weights = weights + change
+        if change.abs().max() < 1e-7:
+            break
+    return weights / weights.sum()

@@ -1,0 +1,177 @@
+"""Mixtures of flows, the linear layer before a flow, and the Gaussian: densities, samples, weights, races."""
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+import elflow
+from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
+from elflow.flows.whitening import Gaussian, Whitened, shrink_correlation
+from elflow.training import Recipe, fit
+
+SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
+
+
+def make_mixture(context=0, **options):
+    flows = [
+        elflow.ELF(2, context, **SMALL),
+        Whitened(elflow.ELF(2, context, **SMALL), 2, context),
+        Gaussian(2, context),
+    ]
+    mixture = FlowMixture(flows, **options).double()
+    x = torch.randn(500, 2).double() @ torch.tensor([[1.0, 0.9], [0.0, 0.1]]).double()
+    mixture.initialize(x, torch.randn(500, context).double() if context else None)
+    return mixture.eval()
+
+
+def test_a_mixture_is_the_weighted_sum_of_its_members():
+    mixture = make_mixture(weights=[1, 2, 5])
+    x = torch.randn(20, 2).double()
+    densities = torch.stack([flow().log_prob(x).exp() for flow in mixture.flows])
+    expected = (torch.tensor([[1.0], [2.0], [5.0]]) / 8 * densities).sum(0)
+    torch.testing.assert_close(mixture().log_prob(x).exp(), expected)
+    torch.testing.assert_close(mixture().log_probs(x).exp(), densities)
+
+
+@pytest.mark.parametrize("context", [0, 2])
+@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (0,)])
+def test_shapes(context, shape):
+    mixture = make_mixture(context)
+    for batch in [(), (4,), (2, 3)] if context else [()]:
+        dist = mixture(torch.randn(*batch, context).double() if context else None)
+        assert dist.event_shape == (2,)
+        assert dist.batch_shape == batch
+        x = dist.sample(shape)
+        assert x.shape == (*shape, *batch, 2)
+        assert dist.log_prob(x).shape == (*shape, *batch)
+
+
+def test_samples_come_from_every_member():
+    """Two members far apart: shares, means and the context of each sample are right."""
+    far = [Gaussian(1, context=1) for _ in range(2)]
+    for flow, shift in zip(far, (0.0, 100.0), strict=True):
+        c = torch.randn(1000, 1)
+        flow.initialize(shift + 5 * c + torch.randn(1000, 1), c)
+    mixture = FlowMixture(far, weights=[0.2, 0.8]).eval()
+    torch.manual_seed(0)
+    c = torch.tensor([[-2.0], [2.0]])
+    x = mixture(c).sample((5000,))[..., 0]
+    assert (x > 50).float().mean(0).tolist() == pytest.approx([0.8, 0.8], abs=0.02)
+    assert x[:, 1][x[:, 1] < 50].mean() == pytest.approx(10, abs=0.5)
+    assert x[:, 0][x[:, 0] > 50].mean() == pytest.approx(90, abs=0.5)
+
+
+def test_training_trains_each_member_by_itself():
+    mixture = make_mixture().train()
+    x = torch.randn(50, 2).double()
+    expected = torch.stack([flow().log_prob(x) for flow in mixture.flows[:2]]).mean(0)
+    torch.testing.assert_close(mixture().log_prob(x), expected)
+    mixture().log_prob(x).mean().backward()
+    assert all(p.grad is not None for flow in mixture.flows[:2] for p in flow.parameters())
+    assert not any(p.requires_grad for p in mixture.flows[2].parameters())
+
+
+def test_after_a_race_only_the_winner_is_trained():
+    mixture = make_mixture(race_steps=3).train()
+    with torch.no_grad():
+        mixture.flows[1].whitening.change += 3
+    for _ in range(3):
+        assert mixture.trained_members() == [0, 1]
+        mixture().log_prob(torch.randn(50, 2).double())
+    assert mixture.trained_members() == [0]
+    other = make_mixture(race_steps=3).train()
+    other.load_state_dict(mixture.state_dict())  # as from a checkpoint
+    assert other.trained_members() == [0]
+
+
+def test_the_weights_maximise_the_likelihood():
+    log_probs = torch.randn(3, 200).double() + torch.tensor([[0.0], [-1.0], [-30.0]])
+    weights = fit_weights(log_probs)
+    assert weights.sum() == pytest.approx(1)
+
+    def likelihood(w):
+        return torch.logsumexp(log_probs + w.log()[:, None], 0).mean()
+
+    for other in torch.rand(50, 3).double():
+        assert likelihood(weights) >= likelihood(other / other.sum()) - 1e-6
+    repeated = fit_weights(log_probs[:, :20].repeat(1, 3))
+    torch.testing.assert_close(fit_weights(log_probs[:, :20], torch.full((20,), 3.0)), repeated)
+    log_probs[0] = torch.nan
+    assert fit_weights(log_probs)[0] == 0
+    with pytest.raises(ValueError, match="weights must be 3 numbers, none negative"):
+        make_mixture(weights=[1.0, -1.0, 1.0])
+
+
+def test_the_gaussian_is_that_of_the_data():
+    torch.manual_seed(0)
+    factor = torch.randn(4, 4).tril(-1) + torch.eye(4)
+    x = torch.randn(20_000, 4) @ factor.T + 3
+    flow = Gaussian(4)
+    flow.initialize(x)
+    truth = MultivariateNormal(torch.full((4,), 3.0), factor @ factor.T)
+    assert (truth.log_prob(x) - flow().log_prob(x)).mean() == pytest.approx(0, abs=0.01)
+    assert flow().sample((20_000,)).T.cov().numpy() == pytest.approx((factor @ factor.T).numpy(), rel=0.1, abs=0.1)
+
+
+@pytest.mark.parametrize("start", ["cholesky", "identity"])
+def test_constant_and_collinear_features(start):
+    x = torch.randn(300, 2)
+    x = torch.cat([x, x[:, :1] - x[:, 1:], torch.full((300, 1), 7.0), torch.zeros(300, 1)], 1)
+    flow = Whitened(elflow.ELF(5, **SMALL), 5, start=start, order=(4, 2, 3, 0, 1))
+    flow.initialize(x)
+    assert flow().log_prob(x).isfinite().all()
+    torch.testing.assert_close(flow.whitening().inv(flow.whitening()(x)), x, atol=1e-3, rtol=1e-3)
+    assert flow.whitening()(x).std(0).max() < 1.5
+
+
+def test_shrinkage_follows_the_likelihood():
+    """Few rows are shrunk strongly; collinear features of many rows hardly, unlike by Ledoit and Wolf's estimate."""
+    torch.manual_seed(0)
+    x = torch.randn(5000, 3).double() @ torch.randn(3, 12).double() + 0.03 * torch.randn(5000, 12).double()
+    x = (x - x.mean(0)) / x.std(0)
+    assert shrink_correlation(x).logdet() == pytest.approx(float((x.T @ x / 5000).logdet()), abs=0.1)
+    few = torch.randn(20, 40).double()
+    assert torch.linalg.eigvalsh(shrink_correlation(few)).min() > 0.3
+
+
+def test_weight_decay_pulls_the_linear_layer_to_its_start():
+    x = torch.randn(400, 2) @ torch.tensor([[1.0, 0.99], [0.0, 0.01]])
+    flow = Whitened(elflow.ELF(2, **SMALL), 2)
+    best, _ = fit(flow, x, recipe=Recipe(max_steps=100, round_steps=50, weight_decay=50.0, ema_decay=0.0))
+    assert best.whitening()(x).T.corrcoef()[0, 1].abs() < 0.2
+
+
+def test_a_mixture_has_members():
+    with pytest.raises(ValueError, match="flows must have at least one member, got none"):
+        FlowMixture([])
+    with pytest.raises(ValueError, match="start must be one of"):
+        Whitened(elflow.ELF(2), 2, start="zca")
+
+
+def test_gaussian_mixtures_have_as_many_components_as_the_data():
+    torch.manual_seed(0)
+    for shifts in ([0.0], [0.0, 6.0]):
+        x = torch.cat([shift + torch.randn(1000, 3) for shift in shifts])[torch.randperm(1000 * len(shifts))]
+        mixture = GaussianMixture(3)
+        mixture.initialize(x)
+        assert mixture.initialized
+        truth = torch.stack([-0.5 * ((x - shift) ** 2).sum(1) for shift in shifts]).logsumexp(0)
+        truth = truth - 1.5 * torch.log(torch.tensor(2 * torch.pi)) - torch.log(torch.tensor(float(len(shifts))))
+        mixture.eval()
+        assert mixture.log_weights.exp().max() == pytest.approx(1 / len(shifts), abs=0.03)
+        assert (truth - mixture().log_prob(x)).mean() == pytest.approx(0, abs=0.02)
+        other = GaussianMixture(3).eval()
+        other.load_state_dict(mixture.state_dict())
+        assert torch.equal(other().log_prob(x), mixture().log_prob(x))
+        assert mixture().sample((4000,)).mean() == pytest.approx(sum(shifts) / len(shifts), abs=0.2)
+
+
+def test_gaussian_mixtures_of_few_constant_or_conditional_rows():
+    for x in (torch.randn(5, 8), torch.ones(50, 2), torch.randn(300, 1).expand(300, 4).contiguous()):
+        mixture = GaussianMixture(x.shape[1])
+        mixture.initialize(x)
+        assert mixture.eval()().log_prob(x).isfinite().all()
+    c = torch.randn(500, 2)
+    mixture = GaussianMixture(1, context=2)
+    mixture.initialize(3 * c[:, :1] + 0.1 * torch.randn(500, 1), c)
+    assert mixture.eval()(c).log_prob(3 * c[:, :1]).mean() > 1
