@@ -1,4 +1,6 @@
-"""Mixtures of flows, the linear layer before a flow, and the Gaussian: densities, samples, weights, races."""
+"""Mixtures of flows, the linear layer before a flow, and the Gaussian: densities, samples, weights, selection."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import elflow
 from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.whitening import Gaussian, Whitened, shrink_correlation
 from elflow.training import Recipe, fit
+from elflow.training.selection import Selection
 
 SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
 
@@ -71,23 +74,55 @@ def test_training_trains_each_member_by_itself():
     assert not any(p.requires_grad for p in mixture.flows[2].parameters())
 
 
+def test_each_member_has_its_own_best_round():
+    """A member that gets worse keeps the weights of its best round, while another one improves."""
+    mixture = make_mixture().train()
+    selection = Selection(mixture, patience=2, race_steps=None)
+    assert selection.trained == mixture.trained == [0, 1]
+
+    def end_round(step, scores):
+        with torch.no_grad():
+            for flow in mixture.flows[:2]:
+                next(flow.parameters()).fill_(step)
+        selection.update(mixture.state_dict(), scores, step)
+
+    end_round(1, [-3.0, -5.0, -4.0])
+    end_round(2, [-4.0, -4.5, -4.0])
+    assert selection.rounds_left == 2
+    end_round(3, [float("nan"), -4.0, -4.0])
+    assert selection.trained == mixture.trained == [1]  # the first has used up its patience
+    names = [next(name for name, _ in flow.named_parameters()) for flow in mixture.flows[:2]]
+    assert (selection.weights[f"flows.0.{names[0]}"] == 1).all()
+    assert (selection.weights[f"flows.1.{names[1]}"] == 3).all()
+    assert selection.scores == [-3.0, -4.0, -4.0]
+    end_round(4, [-9.0, -9.0, -4.0])
+    end_round(5, [-9.0, -9.0, -4.0])
+    assert selection.trained == []
+    resumed = Selection(make_mixture(), patience=2, race_steps=None)
+    resumed.load_state_dict(selection.state_dict())
+    assert resumed.state_dict() == selection.state_dict()
+
+
 def test_after_a_race_only_the_winner_is_trained():
-    mixture = make_mixture(race_steps=3).train()
+    x = torch.randn(400, 2, dtype=torch.double)
+    mixture = make_mixture()
     with torch.no_grad():
         mixture.flows[1].whitening.change += 3
-    for _ in range(3):
-        assert mixture.trained_members() == [0, 1]
-        mixture().log_prob(torch.randn(50, 2).double())
-    assert mixture.trained_members() == [0]
-    other = make_mixture(race_steps=3).train()
-    other.load_state_dict(mixture.state_dict())  # as from a checkpoint
-    assert other.trained_members() == [0]
+    recipe = Recipe(max_steps=30, round_steps=10, batch_size=50, race_steps=10)
+    best, training = fit(mixture, x[:300], x[300:], recipe)
+    assert training.steps == 30
+    alone, _ = fit(mixture, x[:300], x[300:], replace(recipe, max_steps=10, race_steps=None))
+    after, before = (flow.flows[1].state_dict() for flow in (best, alone))
+    assert all(torch.equal(after[key], before[key]) for key in after)  # the loser stopped after ten steps
+    assert not torch.equal(*(next(flow.flows[0].parameters()) for flow in (best, alone)))
 
 
 def test_the_weights_maximise_the_likelihood():
     log_probs = torch.randn(3, 200).double() + torch.tensor([[0.0], [-1.0], [-30.0]])
-    weights = fit_weights(log_probs)
+    weights = fit_weights(log_probs, prior=0)
     assert weights.sum() == pytest.approx(1)
+    assert fit_weights(log_probs[:, :0]).tolist() == pytest.approx([1 / 3] * 3)
+    assert fit_weights(log_probs)[2] == pytest.approx(0.5 / 201.5, abs=1e-6)  # half a row of its own
 
     def likelihood(w):
         return torch.logsumexp(log_probs + w.log()[:, None], 0).mean()
@@ -97,7 +132,7 @@ def test_the_weights_maximise_the_likelihood():
     repeated = fit_weights(log_probs[:, :20].repeat(1, 3))
     torch.testing.assert_close(fit_weights(log_probs[:, :20], torch.full((20,), 3.0)), repeated)
     log_probs[0] = torch.nan
-    assert fit_weights(log_probs)[0] == 0
+    assert fit_weights(log_probs, prior=0)[0] == 0
     with pytest.raises(ValueError, match="weights must be 3 numbers, none negative"):
         make_mixture(weights=[1.0, -1.0, 1.0])
 

@@ -373,14 +373,14 @@ def test_the_time_limit_is_over_all_runs(tmp_path, slow_steps):
 
 def break_log_likelihood(monkeypatch, step, training=True):
     """Make the log-likelihood NaN once, at the given call in training or validation."""
-    real, calls = loop.LogLikelihood.forward, [0]
+    real, calls = loop.sum_rows, [0]
 
-    def broken(self, rows):
-        total, weight = real(self, rows)
-        calls[0] += self.flow.training == training
-        return (total * math.nan, weight) if self.flow.training == training and calls[0] == step else (total, weight)
+    def broken(log_prob, weight):
+        total, count = real(log_prob, weight)
+        calls[0] += log_prob.requires_grad == training
+        return (total * math.nan, count) if log_prob.requires_grad == training and calls[0] == step else (total, count)
 
-    monkeypatch.setattr(loop.LogLikelihood, "forward", broken)
+    monkeypatch.setattr(loop, "sum_rows", broken)
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_reported(monkeypatch):

@@ -98,6 +98,16 @@ class Dequantized(InitializesParts):
         """The distribution of rows given their context, `(N, context)`, or None for a flow without context."""
         return DequantizedDistribution(self, c)
 
+    @property
+    def parts(self) -> list[str]:
+        """Names of the parts of the flow that are trained independently: see `elflow.training.selection`."""
+        return [f"flow.{part}" for part in getattr(self.flow, "parts", [])] or [""]
+
+    def train_parts(self, indices: Sequence[int]) -> None:
+        """Train only these parts of the flow from now on."""
+        if train_parts := getattr(self.flow, "train_parts", None):
+            train_parts(indices)
+
     def initialize_parts(self, rows: Cells, c: Tensor | None) -> None:
         """Initialise the learned noise and the flow."""
         if self.noise is not None:
@@ -181,6 +191,11 @@ class DequantizedDistribution:
             self.model.initialize(rows, self.c)
         z, log_volume = self.model.dequantize(rows, self.c, noise)
         return self.model.flow(self.c).log_prob(z) + log_volume
+
+    def log_probs(self, rows: Cells) -> Tensor:
+        """Bounds as of `log_prob` for each part of a mixture, `(parts, N)`."""
+        z, log_volume = self.model.dequantize(rows, self.c)
+        return self.model.flow(self.c).log_probs(z) + log_volume
 
     def sample(self, shape: Size | Sequence[int] = (), **options: Any) -> Tensor:
         """Samples of z, `(*shape, *batch, features)`; `options` are those of the flow's own `sample`."""

@@ -20,7 +20,7 @@ from elflow.nn import InitializesParts
 
 __all__ = ["FlowMixture", "GaussianMixture", "MixtureDistribution", "fit_weights"]
 
-N_COMPONENTS = [1, 2, 4, 8]
+N_COMPONENTS = [1, 2, 4, 8, 16, 32]
 """Numbers of components that are tried for a Gaussian mixture."""
 MIN_VARIANCE = 1e-6
 """Minimum variance of a component of a Gaussian mixture in any direction."""
@@ -33,9 +33,9 @@ N_EM_STEPS = 1_000
 class FlowMixture(InitializesParts):
     """Mixture of flows over the same features.
 
-    In training mode, `log_prob` is the mean of the members' log-densities, so that maximum likelihood trains each
-    member by itself; members without trainable parameters do not count. In evaluation mode it is the log-density of
-    the mixture. `fit_weights` finds the weights afterwards, from held-out rows (stacking).
+    In training mode, `log_prob` is the mean of the log-densities of the members that are trained, so that maximum
+    likelihood trains each by itself. In evaluation mode it is the log-density of the mixture. `fit_weights` finds the
+    weights afterwards, from held-out rows (stacking).
 
     Reference:
         Linearly combining density estimators via stacking (Smyth and Wolpert, 1999)
@@ -43,8 +43,6 @@ class FlowMixture(InitializesParts):
     Arguments:
         flows: The members; any flows.
         weights: Their weights, which are normalised; equal by default.
-        race_steps: Number of batches in training mode after which only the member with the best log-density so far is
-            trained; None trains all members to the end.
 
     Example:
         >>> import elflow
@@ -55,22 +53,15 @@ class FlowMixture(InitializesParts):
     """
 
     log_weights: Tensor
-    race_scores: Tensor
-    race_count: Tensor
 
-    def __init__(
-        self, flows: Sequence[nn.Module], weights: Sequence[float] | None = None, race_steps: int | None = None
-    ) -> None:
+    def __init__(self, flows: Sequence[nn.Module], weights: Sequence[float] | None = None) -> None:
         super().__init__()
         if not flows:
             raise ValueError("flows must have at least one member, got none")
         self.flows = nn.ModuleList(flows)
         self.register_buffer("log_weights", torch.zeros(len(flows)))
-        self.race_steps = race_steps
-        if race_steps is not None:  # buffers, so that a checkpoint stores the race
-            self.register_buffer("race_scores", torch.zeros(len(flows)))
-            self.register_buffer("race_count", torch.tensor(0))
         self.set_weights([1.0] * len(flows) if weights is None else weights)
+        self.trained = [k for k, flow in enumerate(flows) if any(p.requires_grad for p in flow.parameters())]
 
     def extra_repr(self) -> str:
         return f"weights=[{', '.join(f'{weight:.3g}' for weight in self.log_weights.exp().tolist())}]"
@@ -93,26 +84,18 @@ class FlowMixture(InitializesParts):
             if initialize := getattr(flow, "initialize", None):
                 initialize(x, c)
 
-    def trained_members(self) -> list[int]:
-        """The members that are trained: those with trainable parameters, and after a race the winner."""
-        members = [k for k, flow in enumerate(self.flows) if any(p.requires_grad for p in flow.parameters())]
-        if self.race_steps is not None and self.race_count >= self.race_steps and members:
-            return [max(members, key=lambda k: float(self.race_scores[k]))]
-        return members
+    @property
+    def parts(self) -> list[str]:
+        """Names of the members, which are trained independently: see `elflow.training.selection`."""
+        return [f"flows.{k}" for k in range(len(self.flows))]
 
-    def update_race(self, members: Sequence[int], log_probs: Tensor) -> None:
-        """Record the log-densities of training rows under these members, `(K, ...)`, while the race lasts."""
-        if self.race_steps is None or self.race_count >= self.race_steps:
-            return
-        self.race_count += 1
-        for member, log_prob in zip(members, log_probs, strict=True):
-            # Later batches count more: the average has a horizon of a quarter of the race.
-            rate = max(1 / int(self.race_count), 4 / self.race_steps)
-            self.race_scores[member].lerp_(log_prob.detach().mean().to(self.race_scores.dtype), min(1.0, rate))
+    def train_parts(self, indices: Sequence[int]) -> None:
+        """Train only these members from now on."""
+        self.trained = list(indices)
 
 
 class GaussianMixture(FlowMixture):
-    """Mixture of up to eight Gaussians with full covariances, set from the first batch by expectation maximisation.
+    """Mixture of up to 32 Gaussians with full covariances, set from the first batch by expectation maximisation.
 
     It has no trainable parameters. A fifth of the batch is held out to select the number of components. With a context
     there is one Gaussian, whose mean is linear in the context.
@@ -202,10 +185,7 @@ class MixtureDistribution(Distribution):
         """Log-density of points `(..., features)` in nats, `(...)`; in training mode the mean of the members'."""
         mixture = self.mixture
         if mixture.training:
-            members = mixture.trained_members()
-            trained = torch.stack([mixture.flows[k](self.c).log_prob(x) for k in members])
-            mixture.update_race(members, trained)
-            return trained.mean(0)
+            return torch.stack([mixture.flows[k](self.c).log_prob(x) for k in mixture.trained]).mean(0)
         log_probs = self.log_probs(x)
         log_weights = mixture.log_weights.reshape(-1, *[1] * (log_probs.dim() - 1))
         return torch.logsumexp(log_probs + log_weights, 0)
@@ -230,12 +210,16 @@ class MixtureDistribution(Distribution):
         return x
 
 
-def fit_weights(log_probs: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-    """Weights of a mixture that maximise the likelihood of held-out rows, by expectation maximisation.
+def fit_weights(log_probs: Tensor, sample_weight: Tensor | None = None, prior: float = 0.5) -> Tensor:
+    """Weights of a mixture by the likelihood of held-out rows, with expectation maximisation.
+
+    Each member has `prior` additional rows, so that few held-out rows do not exclude a member. Half a row is the prior
+    of Krichevsky and Trofimov, whose worst-case loss is least.
 
     Arguments:
         log_probs: Log-densities of N rows under K members, `(K, N)`.
         sample_weight: Weights of the rows, `(N,)`.
+        prior: Number of additional rows of each member.
 
     Returns:
         Weights, `(K,)`, which add up to one.
@@ -243,20 +227,19 @@ def fit_weights(log_probs: Tensor, sample_weight: Tensor | None = None) -> Tenso
     Example:
         >>> log_probs = torch.tensor([[-1.0, -1.0, -99.0], [-99.0, -99.0, -1.0], [-50.0, -50.0, -50.0]])
         >>> fit_weights(log_probs)
-        tensor([0.6667, 0.3333, 0.0000], dtype=torch.float64)
+        tensor([0.5556, 0.3333, 0.1111], dtype=torch.float64)
     """
     log_probs = log_probs.double().nan_to_num(nan=-math.inf, posinf=-math.inf)
     is_possible = (log_probs > -math.inf).any(0)
     log_probs = log_probs[:, is_possible]
-    count = torch.ones(len(is_possible)) if sample_weight is None else sample_weight
-    share = count[is_possible].double()
+    rows = torch.ones(len(is_possible)) if sample_weight is None else sample_weight.cpu()
+    rows = rows[is_possible].double()
     weights = torch.full((len(log_probs),), 1 / len(log_probs), dtype=torch.double)
-    if not len(share) or share.sum() <= 0:
-        return weights
-    share = share / share.sum()
     for _ in range(N_EM_STEPS):
-        responsibility = torch.softmax(log_probs + weights.log()[:, None], 0)
-        change = responsibility @ share - weights
+        counts = torch.softmax(log_probs + weights.log()[:, None], 0) @ rows + prior
+        if counts.sum() <= 0:
+            break
+        change = counts / counts.sum() - weights
         weights = weights + change
         if change.abs().max() < 1e-7:
             break

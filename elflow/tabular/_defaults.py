@@ -10,7 +10,7 @@ from elflow._checks import check_choice, check_count, check_positive
 from elflow.flows.named import FLOW_NAMES
 from elflow.training import Recipe
 
-__all__ = ["MEMBERS", "check_parameters", "default_members", "default_options", "default_race_steps", "default_recipe"]
+__all__ = ["MEMBERS", "check_parameters", "default_members", "default_options", "default_recipe"]
 
 MANY_FEATURES, VERY_MANY_FEATURES = 16, 32
 """Numbers of features from which a flow has fewer transformations, and from which it has wider hypernetworks."""
@@ -82,11 +82,6 @@ def default_members(features: int, context: int) -> list[str]:
     return ["cholesky", "identity", "gaussian"] if features + context > 1 else ["plain", "gaussian"]
 
 
-def default_race_steps(rows: int, max_steps: int) -> int | None:
-    """Number of steps after which only the better flow is trained further; None for tables of at most 20,000 rows."""
-    return None if rows <= MAX_ENSEMBLE_ROWS else max(1, round(RACE_SHARE * max_steps))
-
-
 def default_recipe(rows: int, features: int, **declared: Any) -> Recipe:
     """Default training settings, for a table with this number of training rows and of features.
 
@@ -114,6 +109,7 @@ def default_recipe(rows: int, features: int, **declared: Any) -> Recipe:
         "round_steps": max(1, min(200, max_steps // N_ROUNDS)),
         "max_steps": max_steps,
         "patience": N_ROUNDS // 3,
+        "race_steps": None if rows <= MAX_ENSEMBLE_ROWS else max(1, round(RACE_SHARE * max_steps)),
         "plateau_patience": 5,
         "weight_decay": 5.0 if is_scarce else min(2.0, 1.5e5 * (features / rows) ** 2),
     }

@@ -21,7 +21,6 @@ from elflow.tabular.schema import Schema
 from elflow.training import Rows
 
 __all__ = [
-    "MIXTURE_OPTIONS",
     "SAMPLE_BLOCK",
     "build_model",
     "encode_context",
@@ -34,11 +33,8 @@ __all__ = [
     "to_single",
 ]
 
-MIXTURE_OPTIONS = ["members", "race_steps"]
-"""Options of the mixture, which are not arguments of its flows."""
-
-MIN_WEIGHT = 1e-6
-"""Minimum weight of a member of a mixture."""
+MIN_WEIGHT = 0.01
+"""Minimum weight of a flow in a mixture; others are left out, which makes scoring faster."""
 MAX_SCORED_ROWS = 2**16
 """Maximum number of rows, times draws, that are scored at a time."""
 SAMPLE_BLOCK = 2**16
@@ -61,15 +57,15 @@ def build_model(
         name: Name of the flow.
         schema: The columns of the table.
         context_schema: The columns of the context, or None.
-        options: Arguments of the flow, the names of the `members`, and `race_steps` of their mixture.
+        options: Arguments of the flow, and the `members` of the mixture, as pairs of position and name.
         dequantization: Distribution of points in cells.
     """
     context = 0 if context_schema is None else context_schema.context_features
-    arguments = {key: value for key, value in options.items() if key not in MIXTURE_OPTIONS}
+    arguments = {key: value for key, value in options.items() if key != "members"}
     flows = [
         _build_member(member, index, name, schema.features, context, arguments) for index, member in options["members"]
     ]
-    flow = flows[0] if len(flows) == 1 else FlowMixture(flows, race_steps=options["race_steps"])
+    flow = flows[0] if len(flows) == 1 else FlowMixture(flows)
     return Dequantized(flow, schema.exact, schema.cells, dequantization == "variational", context)
 
 
@@ -109,14 +105,14 @@ def stack_members(model: Dequantized, rows: Rows, n_draws: int) -> tuple[Dequant
         member.eval()
     log_probs = np.stack([score_rows(member, rows, n_draws) for member in members])
     weights = fit_weights(torch.from_numpy(log_probs), rows.weight)
-    # A weight below that of one validation row is noise. The best flow stays beside the Gaussian in any case.
-    flows = [k for k, flow in enumerate(mixture.flows) if not isinstance(flow, GaussianMixture)]
-    best = max(flows, key=lambda k: float(weights[k]))
-    kept = [k for k in range(len(weights)) if k == best or weights[k] * len(rows) >= 1]
+    # Gaussians stay in any case, and so does the best flow.
+    is_flow = [not isinstance(flow, GaussianMixture) for flow in mixture.flows]
+    best = max((k for k in range(len(weights)) if is_flow[k]), key=lambda k: float(weights[k]))
+    kept = [k for k in range(len(weights)) if k == best or not is_flow[k] or weights[k] >= MIN_WEIGHT]
     if len(kept) == 1:
         model.flow = mixture.flows[kept[0]]
     else:
-        model.flow = FlowMixture([mixture.flows[k] for k in kept], (weights[kept] + MIN_WEIGHT).tolist()).eval()
+        model.flow = FlowMixture([mixture.flows[k] for k in kept], weights[kept].tolist()).eval()
     return model.float().double(), kept
 
 

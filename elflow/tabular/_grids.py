@@ -19,6 +19,8 @@ N_NEIGHBOURS, N_NEAREST = 8, 3
 """Number of distinct values on either side with which the frequency of a value is compared, and of the nearest ones."""
 MIN_ATOM_SHARE, MIN_ATOM_RATIO, MAX_ATOMS = 0.002, 2.0, 8
 """Minimum share of the rows of an atom, minimum ratio to the frequencies of its neighbours, maximum number of atoms."""
+MIN_GRID_ATOM_RATIO = 5.0
+"""Minimum ratio to the frequencies of its neighbours of an atom on a grid, where a smooth density is finite as well."""
 SIGNIFICANCE = 0.01
 """Probability that a column without atoms has one by chance, over all of its values."""
 MIN_LEVELS = 16
@@ -62,12 +64,18 @@ def multiply_step(multiples: IntArray, step: float) -> FloatArray:
     return np.asarray(multiples / round(1 / step) if step < 1 else multiples * step, np.float64)
 
 
-def find_atoms(x: FloatArray) -> FloatArray:
+def find_atoms(x: FloatArray, is_grid: bool = False) -> FloatArray:
     """Values that are far more frequent than a smooth density allows, `(K,)`, in increasing order.
 
     The frequency of a value is compared with those of its neighbours among the distinct values. If all have the same
     expected frequency, the count of the value has a negative binomial distribution given theirs (a Poisson
     distribution whose rate has a gamma posterior). Small probabilities, corrected for the number of values, are atoms.
+
+    Arguments:
+        x: The values, `(N,)`.
+        is_grid: Whether the values lie on a grid. Some of its points are a little more frequent in most tables, as when
+            people prefer round numbers. To separate these from the others costs more than it gains, because the
+            relation to other columns is smooth across them.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -80,17 +88,18 @@ def find_atoms(x: FloatArray) -> FloatArray:
     candidates = np.flatnonzero(counts >= max(3, MIN_ATOM_SHARE * len(x)))
     if len(values) < 3 or len(candidates) == 0:
         return np.zeros(0)
-    atoms = np.array([i for i in candidates if _is_atom(counts, int(i))], dtype=np.int64)
+    min_ratio = MIN_GRID_ATOM_RATIO if is_grid else MIN_ATOM_RATIO
+    atoms = np.array([i for i in candidates if _is_atom(counts, int(i), min_ratio)], dtype=np.int64)
     most_frequent = atoms[np.argsort(-counts[atoms], kind="stable")][:MAX_ATOMS]
     return np.sort(values[most_frequent])
 
 
-def _is_atom(counts: IntArray, index: int) -> bool:
+def _is_atom(counts: IntArray, index: int, min_ratio: float) -> bool:
     """Whether one of the distinct values is an atom."""
     others = np.delete(counts[max(0, index - N_NEIGHBOURS) : index + N_NEIGHBOURS + 1], min(index, N_NEIGHBOURS))
     nearest = np.delete(counts[max(0, index - N_NEAREST) : index + N_NEAREST + 1], min(index, N_NEAREST))
     # The nearest neighbours are those with which a steep density is smooth. Medians do not see another atom.
-    if counts[index] < MIN_ATOM_RATIO * np.median(nearest):
+    if counts[index] < min_ratio * np.median(nearest):
         return False
     others = np.minimum(others, MIN_ATOM_RATIO * np.median(others))
     # The first row of each distinct value is there by construction: only repetitions are compared.

@@ -49,7 +49,7 @@ def plan_numbers(
     step = 1.0 if kind == "integer" else None
     if kind == "continuous" and not is_point and len(x) >= 2 * _grids.MIN_LEVELS:
         step = _grids.find_decimal_step(distinct, facts["dtype"])
-    atoms = _grids.find_atoms(x) if infer_bounds else np.zeros(0)
+    atoms = _grids.find_atoms(x, step is not None) if infer_bounds else np.zeros(0)
     rest = x[~np.isin(x, atoms)]
     if len(np.unique(rest)) < 2:
         atoms, rest = np.zeros(0), x

@@ -27,7 +27,6 @@ from elflow.tabular._defaults import (
     check_parameters,
     default_members,
     default_options,
-    default_race_steps,
     default_recipe,
 )
 from elflow.tabular._flow import (
@@ -76,7 +75,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             `"variational"` for a learned one.
         members: Members of the mixture, a list: `"cholesky"` and `"identity"` are flows after a learnable linear layer,
             which starts from a Gaussian with full covariance or from standardised features; `"plain"` is a flow
-            without that layer; `"gaussian"` is a mixture of up to eight Gaussians. By default one each of
+            without that layer; `"gaussian"` is a mixture of up to 32 Gaussians. By default one each of
             `"cholesky"`, `"identity"` and `"gaussian"`; validation rows decide about their weights.
         schedule: Learning-rate schedule: see `elflow.training.Recipe`.
         learning_rate: Initial learning rate. Here and in the next two, None selects a value by the size of the table.
@@ -227,7 +226,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             verbose=self.verbose,
         )
         self.model_, kept = stack_members(trained, validation_rows, N_DRAWS)
-        self.options_ = options | {"members": [options["members"][k] for k in kept], "race_steps": None}
+        self.options_ = options | {"members": [options["members"][k] for k in kept]}
         self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
         reference = torch.from_numpy(select_reference(is_validation.numpy(), seed))
         self.reference_scores_ = summarize_log_density(score_rows(self.model_, rows.take(reference), N_DRAWS))
@@ -529,7 +528,6 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         members = default_members(features, context) if self.members is None else list(self.members)
         options = default_options(self.flow, n_rows, features) | (self.flow_options or {})
         options["members"] = [[index, member] for index, member in enumerate(members)]
-        options["race_steps"] = default_race_steps(n_rows, recipe.max_steps)
         return options, recipe
 
     def _iter_encoded_samples(

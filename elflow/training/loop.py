@@ -25,6 +25,7 @@ from elflow.training.monitor import Monitor
 from elflow.training.recipe import Recipe
 from elflow.training.record import Training
 from elflow.training.rows import Batch, Rows, RowSource, StreamSource, as_rows
+from elflow.training.selection import Selection
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -118,7 +119,7 @@ def fit(
                 is_complete = run.train_round(source, seed, monitor)
                 entry = run.validate(held_out, seed)
                 if monitor is not None:
-                    monitor.end_round(entry, run.rounds_since_best)
+                    monitor.end_round(entry, run.selection.rounds_left)
                 # A round that the time limit cut short is not stored: a resumed run repeats all of it.
                 if path is not None and is_complete and fabric.is_global_zero:
                     write_checkpoint(path, run.state_dict(), fingerprint)
@@ -133,7 +134,7 @@ def fit(
 class _Run:
     """State of a training run, and the steps and rounds that advance it.
 
-    The averaged weights are validated, stored and returned.
+    The averaged weights are validated, stored and returned. The parts of a mixture are selected independently.
     """
 
     def __init__(self, flow: nn.Module, recipe: Recipe, fabric: Fabric) -> None:
@@ -150,9 +151,7 @@ class _Run:
         self.averaged.n_averaged.fill_(1)  # the initial weights are the first ones averaged
         self.module, self.optimizer = fabric.setup(LogLikelihood(flow), optimizer)
         self.history: list[dict[str, float]] = []
-        self.best: dict[str, Tensor] = {}
-        self.best_score = -math.inf
-        self.rounds_since_best = 0
+        self.selection = Selection(flow, recipe.patience, recipe.race_steps)
         self.step = 0
         self.skipped = 0
         self.skipped_in_a_row = 0
@@ -243,20 +242,20 @@ class _Run:
             "training": self._sum_over_processes(self._training_mean).value,
         }
         score = entry["training"]
-        if validation is not None:
-            score = entry["validation"] = self._score(validation, seed)
+        weights = self.averaged.module.state_dict()
+        if validation is None:
+            self.selection.keep(weights)
+        else:
+            scores = self._score(validation, seed)
+            score = entry["validation"] = max(scores, key=lambda each: (math.isfinite(each), each))
             if not math.isfinite(score):
                 warn_user(f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning)
-        self.rounds_since_best += 1
-        if validation is None or score > self.best_score:
-            self.rounds_since_best = 0
-            self.best_score = score
-            self.best = {key: value.detach().clone() for key, value in self.averaged.module.state_dict().items()}
+            self.selection.update(weights, scores, self.step)
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(score if math.isfinite(score) else -math.inf)
         if self.step >= self.recipe.max_steps:
             self.stopped = "max_steps"
-        elif self.rounds_since_best >= self.recipe.patience:
+        elif not self.selection.trained:
             self.stopped = "patience"
         elif self._is_out_of_time():
             self.stopped = "time_limit"
@@ -264,20 +263,27 @@ class _Run:
         self.history.append(entry)
         return entry
 
-    def _score(self, validation: Rows, seed: int) -> float:
-        """Mean log-density of the validation rows under the averaged weights, with the same noise in every round."""
+    def _score(self, validation: Rows, seed: int) -> list[float]:
+        """Mean log-density of the validation rows under the averaged weights of each part of the flow.
+
+        The noise is the same in every round.
+        """
         torch.manual_seed(seed)
-        mean = _Mean()
+        means = [_Mean() for _ in self.selection.parts]
         rank, world_size = self.fabric.global_rank, self.fabric.world_size
-        score = LogLikelihood(self.averaged.module.eval())
+        flow = self.averaged.module.eval()
         for start in range(rank * MAX_BLOCK_ROWS, len(validation), world_size * MAX_BLOCK_ROWS):
-            block = validation.take(slice(start, start + MAX_BLOCK_ROWS))
+            block = validation.take(slice(start, start + MAX_BLOCK_ROWS)).to(self.fabric.device)
             try:
-                mean.add(*score(block.to(self.fabric.device)))
+                distribution = flow(block.context)
+                log_probs = [distribution.log_prob(block.x)] if len(means) == 1 else distribution.log_probs(block.x)
+                for mean, log_prob in zip(means, log_probs, strict=True):
+                    mean.add(*sum_rows(log_prob, block.weight))
             except NonFiniteError:  # weights so large that the networks overflow
-                mean.add(torch.tensor(math.nan), float(len(block)))
+                for mean in means:
+                    mean.add(torch.tensor(math.nan), float(len(block)))
         self.averaged.module.train()
-        return self._sum_over_processes(mean).value
+        return [self._sum_over_processes(mean).value for mean in means]
 
     def _sum_over_processes(self, mean: _Mean) -> _Mean:
         """The mean over the rows of all processes."""
@@ -296,12 +302,12 @@ class _Run:
 
     def load_best(self) -> nn.Module:
         """Load the best averaged weights, and return their flow."""
-        if not self.best:
+        if not self.selection.weights:
             raise FloatingPointError(
                 f"the held-out log-likelihood was never finite: lower learning_rate (now "
                 f"{self.recipe.learning_rate:g}), or check the data for outliers"
             )
-        self.averaged.module.load_state_dict(self.best)
+        self.averaged.module.load_state_dict(self.selection.weights)
         return self.averaged.module
 
     def state_dict(self) -> dict[str, Any]:
@@ -311,6 +317,7 @@ class _Run:
             "averaged": self.averaged.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
+            "selection": self.selection.state_dict(),
             "seconds": self.seconds,
         } | {name: getattr(self, name) for name in _COUNTERS}
 
@@ -320,14 +327,15 @@ class _Run:
         self.averaged.load_state_dict(state["averaged"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
+        self.selection.load_state_dict(state["selection"])
         self._seconds_before = state["seconds"]
         for name in _COUNTERS:
             setattr(self, name, state[name])
         if self.stopped in ("", "time_limit"):  # the new time limit may be longer
-            self.stopped = "time_limit" if self.best and self._is_out_of_time() else ""
+            self.stopped = "time_limit" if self.selection.weights and self._is_out_of_time() else ""
 
 
-_COUNTERS = ["history", "best", "best_score", "rounds_since_best", "step", "skipped", "skipped_in_a_row", "stopped"]
+_COUNTERS = ["history", "step", "skipped", "skipped_in_a_row", "stopped"]
 """Attributes of `_Run` that a checkpoint stores unchanged."""
 
 
@@ -342,10 +350,14 @@ class LogLikelihood(nn.Module):
         self.flow = flow
 
     def forward(self, rows: Rows) -> tuple[Tensor, float]:
-        log_prob = self.flow(rows.context).log_prob(rows.x)
-        if rows.weight is None:
-            return log_prob.sum(), float(len(log_prob))
-        return (log_prob * rows.weight).sum(), float(rows.weight.sum())
+        return sum_rows(self.flow(rows.context).log_prob(rows.x), rows.weight)
+
+
+def sum_rows(log_prob: Tensor, weight: Tensor | None) -> tuple[Tensor, float]:
+    """Weighted sum of the log-densities of rows, and the sum of the weights."""
+    if weight is None:
+        return log_prob.sum(), float(len(log_prob))
+    return (log_prob * weight).sum(), float(weight.sum())
 
 
 class _Mean:

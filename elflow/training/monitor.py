@@ -63,11 +63,10 @@ class Monitor:
         if not self.bar.disable and step % REFRESH_STEPS == 0:
             self.bar.update(self.task, completed=step, status=f"{training:.3f} nats{self.validated}")
 
-    def end_round(self, entry: dict[str, float], rounds_since_best: int) -> None:
+    def end_round(self, entry: dict[str, float], rounds_left: int) -> None:
         """Log a round, and show its held-out log-likelihood and the patience left."""
         if "validation" in entry:
-            left = self.recipe.patience - rounds_since_best
-            self.validated = f", held out {entry['validation']:.3f}, patience {left}/{self.recipe.patience}"
+            self.validated = f", held out {entry['validation']:.3f}, patience {rounds_left}/{self.recipe.patience}"
         step = int(entry["step"])
         self.bar.update(self.task, completed=step, status=f"{entry['training']:.3f} nats{self.validated}")
         for logger in self.loggers:

@@ -32,6 +32,7 @@ class Recipe:
         max_steps: Maximum number of steps.
         round_steps: Number of steps in a round.
         patience: Number of rounds without a better held-out log-likelihood after which training stops.
+        race_steps: Number of steps after which only the best member of a mixture is trained; None trains all of them.
         time_limit: Maximum time in seconds, over all runs if training is resumed; None for no limit.
         max_grad_norm: Maximum norm of the gradient; longer gradients are scaled down. Infinity for no clipping.
         ema_decay: Decay of the exponential moving average of the weights; 0 for no averaging.
@@ -55,6 +56,7 @@ class Recipe:
     max_steps: int = 20_000
     round_steps: int = 200
     patience: int = 20
+    race_steps: int | None = None
     time_limit: float | None = None
     max_grad_norm: float = 1.0
     ema_decay: float = 0.998
@@ -76,6 +78,8 @@ class Recipe:
             object.__setattr__(self, name, check_count(name, getattr(self, name)))
         object.__setattr__(self, "hold_steps", check_count("hold_steps", self.hold_steps, least=0))
         check_choice("schedule", self.schedule, SCHEDULES)
+        if self.race_steps is not None:
+            object.__setattr__(self, "race_steps", check_count("race_steps", self.race_steps))
         if self.time_limit is not None:
             object.__setattr__(self, "time_limit", check_positive("time_limit", self.time_limit))
         if not self.max_grad_norm > 0:
