@@ -77,7 +77,8 @@ def info(
     if "shape" in facts:
         lines += _describe_images(facts)
     elif "columns" in facts:
-        lines.append(("fitted to", f"{facts['rows']:,} rows"))
+        weights = ", ".join(f"{weight:.1%} {name}" for name, weight in facts["members"])
+        lines += [("mixture", weights), ("fitted to", f"{facts['rows']:,} rows")]
     else:
         lines += [("features", str(facts["features"])), ("context", str(facts["context"]))]
     if training is not None:
@@ -96,6 +97,7 @@ def _collect_facts(path: Path, model: Any, training: Training | None) -> dict[st
     if hasattr(model, "schema_"):
         columns = describe_columns(model.schema_, "modelled") + describe_columns(model.context_schema_, "context")
         facts |= {"flow": model.flow, "parameters": model.n_parameters_, "rows": model.n_rows_, "columns": columns}
+        facts["members"] = model.members_
     else:
         facts |= {"flow": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters())}
         config = model.config

@@ -19,8 +19,10 @@ N_NEIGHBOURS, N_NEAREST = 8, 3
 """Number of distinct values on either side with which the frequency of a value is compared, and of the nearest ones."""
 MIN_ATOM_SHARE, MIN_ATOM_RATIO, MAX_ATOMS = 0.002, 2.0, 8
 """Minimum share of the rows of an atom, minimum ratio to the frequencies of its neighbours, maximum number of atoms."""
-MIN_GRID_ATOM_RATIO = 5.0
-"""Minimum ratio to the frequencies of its neighbours of an atom on a grid, where a smooth density is finite as well."""
+MIN_GRID_ATOM_RATIO, MIN_GRID_ATOM_ROWS = 5.0, 30
+"""Minimum ratio to the frequencies of its neighbours, and minimum number of rows, of an atom on a grid.
+
+A smooth density is finite there as well, and fewer rows do not tell how other columns depend on the atom."""
 SIGNIFICANCE = 0.01
 """Probability that a column without atoms has one by chance, over all of its values."""
 MIN_LEVELS = 16
@@ -85,7 +87,7 @@ def find_atoms(x: FloatArray, is_grid: bool = False) -> FloatArray:
         array([], dtype=float64)
     """
     values, counts = np.unique(x, return_counts=True)
-    candidates = np.flatnonzero(counts >= max(3, MIN_ATOM_SHARE * len(x)))
+    candidates = np.flatnonzero(counts >= max(MIN_GRID_ATOM_ROWS if is_grid else 3, MIN_ATOM_SHARE * len(x)))
     if len(values) < 3 or len(candidates) == 0:
         return np.zeros(0)
     min_ratio = MIN_GRID_ATOM_RATIO if is_grid else MIN_ATOM_RATIO

@@ -165,8 +165,7 @@ class Column:
             low[has_value], offset[has_value] = self.map(self._to_floats(present))
             width[has_value] = 0.0
         if self.kind == "continuous" and self.step is not None and (self.is_discrete or self.dithered):
-            # A density per unit, at atoms as well: the score does not depend on how the column is treated.
-            offset[values.notna().to_numpy()] = -np.log(self.step)
+            offset[has_value] = -np.log(self.step)
         if self.bounds is not None:
             x = self._to_floats(present)
             offset[has_value] = np.where((x < self.bounds[0]) | (x > self.bounds[1]), -np.inf, offset[has_value])

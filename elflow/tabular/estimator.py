@@ -20,6 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from elflow._checks import check_count, record_warnings
 from elflow._model_file import ModelFile, fill_module, write_model
 from elflow.flows.dequantization import Dequantized
+from elflow.flows.mixture import FlowMixture
 from elflow.tabular._anomaly import rank_log_density, select_reference, summarize_log_density
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._config import get_config, min_config_numbers, set_config
@@ -94,6 +95,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         schema_: The columns, a `Schema`.
         context_schema_: The columns of the context, or None.
         model_: The fitted mixture of flows over encoded rows, in double precision.
+        members_: Names and weights of its members.
         training_: The record of the training, an `elflow.training.Training`: history, seconds, reason for stopping.
         warnings_: Texts of the warnings about the table, which the report repeats.
         row_hashes_: Hashes of the fitted rows, by which `row_origin` recognises them; None to store none in a file.
@@ -473,6 +475,22 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         # The weights were trained in single precision: a file of half the size stores them exactly.
         weights = deepcopy(self.model_).float()
         write_model(Path(path), "FlowDensity", self.config, weights, self.training_.to_dict(), notes, extra)
+
+    @property
+    def members_(self) -> list[tuple[str, float]]:
+        """Members of the fitted mixture, with their weights: see `members`.
+
+        Example:
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> [name for name, weight in density.members_]
+            ['cholesky', 'identity', 'gaussian']
+        """
+        check_is_fitted(self, "model_")
+        names = [name for _, name in self.options_["members"]]
+        mixture = self.model_.flow
+        weights = mixture.log_weights.exp().tolist() if isinstance(mixture, FlowMixture) and len(names) > 1 else [1.0]
+        return list(zip(names, weights, strict=True))
 
     @property
     def config(self) -> dict[str, Any]:

@@ -86,7 +86,8 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     models = [model for model in MODELS if any(model in runs for runs in by_set.values())]
     rows, gaps, behind, ties = [], {}, [], []
     for name, runs in by_set.items():
-        rows.append([name, *(_format(runs.get(model)) for model in models), _format_gap(runs.get("elf"))])
+        elf = runs.get("elf")
+        rows.append([name, *(_format(runs.get(model)) for model in models), _format_gap(elf), _format_weight(elf)])
         if "elf" not in runs or len(runs) < 2:
             continue
         best = max(runs, key=lambda model: runs[model]["test"])
@@ -102,8 +103,11 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     text += f"{len(gaps) - len({line.split(':')[0] for line in behind})} of {len(gaps)} tables."
     if ties:
         text += f" It is ahead of NSF and MAF, or tied within two standard errors, on {sum(ties)} of {len(ties)}."
-    note = "Means over test rows with their standard errors; the last column is the gap of ELF to the true density."
-    columns = ["table", *(MODELS[model] for model in models), "gap to the truth"]
+    note = (
+        "Means over test rows with their standard errors. ELF, NSF and MAF are `FlowDensity` with this flow: a mixture "
+        "of two flows and Gaussians. The last columns are of ELF: the gap to the true density, the weight of the flows."
+    )
+    columns = ["table", *(MODELS[model] for model in models), "gap to the truth", "weight of the flows"]
     pictures = {}
     if gaps:
         _draw(gaps, models, folder / "gaps.png")
@@ -126,6 +130,10 @@ def _format(record: Record | None) -> str:
 
 def _format_gap(record: Record | None) -> str:
     return "" if record is None or "gap" not in record else f"{record['gap']:.3f}"
+
+
+def _format_weight(record: Record | None) -> str:
+    return "" if record is None else f"{sum(w for name, w in record['members'] if name != 'gaussian'):.1%}"
 
 
 def _draw(gaps: dict[str, dict[str, float]], models: list[str], path: Path) -> None:

@@ -83,7 +83,7 @@ def score_flow(
     start = time.perf_counter()
     est = FlowDensity(flow=model, random_state=seed, time_limit=time_limit, max_steps=max_steps).fit(training)
     fit_seconds = time.perf_counter() - start
-    training_of = {"stopped": est.training_.stopped, "steps": est.training_.steps}
+    training_of = {"stopped": est.training_.stopped, "steps": est.training_.steps, "members": est.members_}
     return {"fit_seconds": fit_seconds, "parameters": est.n_parameters_, **training_of}, est.score_samples(test)
 
 
@@ -97,7 +97,7 @@ def score_baseline(
     validation = np.random.default_rng(seed).permutation(np.flatnonzero(is_held_out))[:MAX_VALIDATION_ROWS]
     encodings: dict[str, Encode] = {"encoded": est.encode}
     # A density of the numbers themselves is infinite at atoms: only the encoding is comparable there.
-    if not any(column.atoms and column.step is None for column in est.schema_.columns):
+    if not any(column.atoms for column in est.schema_.columns):
         encodings["standardised"] = _make_standardiser(est, training)
     start = time.perf_counter()
     fits = []
