@@ -20,7 +20,7 @@ MAX_ENSEMBLE_ROWS = 20_000
 """Maximum number of training rows with which all flows of the mixture are trained to the end."""
 RACE_SHARE = 0.1
 """Share of the training after which, with more rows, only the better flow is trained further."""
-MIN_STEPS, MAX_STEPS, STEPS_PER_ROOT_ROW = 500, 20_000, 20
+MIN_STEPS, MAX_STEPS, STEPS_PER_ROOT_ROW = 500, 20_000, 30
 """Minimum and maximum of the default number of training steps, and its ratio to the root of the number of rows."""
 N_ROUNDS = 30
 """Number of rounds of a training, except that rounds have at most 200 steps."""
@@ -96,7 +96,7 @@ def default_recipe(rows: int, features: int, **declared: Any) -> Recipe:
 
     Example:
         >>> default_recipe(rows=10_000, features=5, max_steps=None).max_steps
-        2000
+        3000
     """
     is_scarce = has_few_rows(rows, features)
     batch_size = declared.get("batch_size") or (128 if is_scarce else 256 if rows < 100_000 else 512)
@@ -121,7 +121,7 @@ def default_steps(rows: int) -> int:
 
     Example:
         >>> default_steps(500), default_steps(10_000), default_steps(1_000_000)
-        (500, 2000, 20000)
+        (671, 3000, 20000)
     """
     return min(MAX_STEPS, max(MIN_STEPS, round(STEPS_PER_ROOT_ROW * rows**0.5)))
 
