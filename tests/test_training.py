@@ -371,6 +371,27 @@ def test_the_time_limit_is_over_all_runs(tmp_path, slow_steps):
     assert (third.steps, third.seconds, third.stopped) == (30, 30.0, "time_limit")
 
 
+def test_the_learning_rate_decays_towards_the_time_limit(tmp_path, slow_steps, monkeypatch):
+    """A checkpoint has the state before, and the schedule is not changed."""
+    rates, step = [], torch.optim.AdamW.step
+
+    def record(self, *arguments, **options):
+        rates.append(self.param_groups[0]["lr"] / TINY.learning_rate)
+        return step(self, *arguments, **options)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", record)
+    rows, validation = make_data()
+    recipe = replace(TINY, schedule="constant", time_limit=40.0, cooldown=0.25)
+    _, training = fit(make_flow(), rows, validation, recipe, checkpoint=tmp_path / "c")
+    assert training.stopped == "max_steps"
+    assert rates[:30] == [1.0] * 30
+    assert rates[30:39] == pytest.approx([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+    assert training.history[-1]["learning_rate"] == TINY.learning_rate
+    rates.clear()
+    fit(make_flow(), rows, validation, replace(recipe, time_limit=None), checkpoint=tmp_path / "c")
+    assert rates == [1.0] * 10  # the last round is repeated
+
+
 def break_log_likelihood(monkeypatch, step, training=True):
     """Make the log-likelihood NaN once, at the given call in training or validation."""
     real, calls = loop.sum_rows, [0]
@@ -623,6 +644,8 @@ def test_plateaus_do_not_depend_on_the_sign(level):
         ({"max_grad_norm": 0.0}, "max_grad_norm must be positive"),
         ({"schedule": "sawtooth"}, "schedule must be one of"),
         ({"time_limit": -1}, "time_limit must be positive"),
+        ({"cooldown": 1.0}, r"cooldown must be in \[0, 1\), got 1.0"),
+        ({"race_steps": 0}, "race_steps must be at least 1, got 0"),
         ({"ema_decay": 1.0}, r"ema_decay must be in \[0, 1\)"),
         ({"weight_decay": -1}, "weight_decay must not be negative"),
     ],

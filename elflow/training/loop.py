@@ -120,8 +120,8 @@ def fit(
                 entry = run.validate(held_out, seed)
                 if monitor is not None:
                     monitor.end_round(entry, run.selection.rounds_left)
-                # A round that the time limit cut short is not stored: a resumed run repeats all of it.
-                if path is not None and is_complete and fabric.is_global_zero:
+                # Rounds that the time limit has changed are not stored: a resumed run with more time repeats them.
+                if path is not None and is_complete and not run.is_cooling and fabric.is_global_zero:
                     write_checkpoint(path, run.state_dict(), fingerprint)
                 if on_round_end is not None:
                     with torch.random.fork_rng(devices=[]):
@@ -156,6 +156,7 @@ class _Run:
         self.skipped = 0
         self.skipped_in_a_row = 0
         self.stopped = ""
+        self.is_cooling = False  # whether a rate was lowered because the time limit is near
         self._seconds_before = 0.0  # of earlier runs, which this one continues
         self._start = time.monotonic()
         self._training_mean = _Mean()
@@ -179,7 +180,7 @@ class _Run:
             self.train_step(batch)
             if monitor is not None:
                 monitor.advance(self.step, self._training_mean.value)
-            if self._is_out_of_time():
+            if self._time_left() <= 0:
                 break
         return self.step == end
 
@@ -202,7 +203,7 @@ class _Run:
             norm = cast(Tensor, clipped)  # there is a norm, as max_norm is given
         # The norm is the same in all processes, unlike the loss.
         if torch.isfinite(norm) and not self._is_any(not bool(torch.isfinite(loss))):
-            self.optimizer.step()
+            self._update_weights()
             self.averaged.update_parameters(self.flow)
             self.skipped_in_a_row = 0
             self._training_mean.add(total, weight)
@@ -210,6 +211,20 @@ class _Run:
             self._skip(loss.item(), norm.item())
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
+
+    def _update_weights(self) -> None:
+        """A step of the optimizer, with a lower learning rate near the time limit."""
+        left = self._time_left()
+        if not 0 < left < self.recipe.cooldown:
+            self.optimizer.step()
+            return
+        self.is_cooling = True
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        for group in self.optimizer.param_groups:
+            group["lr"] *= left / self.recipe.cooldown
+        self.optimizer.step()
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate  # the schedule starts from the rate without cooling
 
     def _is_any(self, condition: bool) -> bool:
         """Whether a condition holds in any of the processes, so that all of them take the same decision."""
@@ -257,7 +272,7 @@ class _Run:
             self.stopped = "max_steps"
         elif not self.selection.trained:
             self.stopped = "patience"
-        elif self._is_out_of_time():
+        elif self._time_left() <= 0:
             self.stopped = "time_limit"
         entry["seconds"] = round(self.seconds, 3)
         self.history.append(entry)
@@ -294,11 +309,10 @@ class _Run:
         total.total, total.weight = cast(Tensor, self.fabric.all_reduce(sums, reduce_op="sum")).tolist()
         return total
 
-    def _is_out_of_time(self) -> bool:
+    def _time_left(self) -> float:
+        """Fraction of the time limit that is left; 1 without a limit."""
         limit = self.recipe.time_limit
-        if limit is None:
-            return False
-        return bool(self.fabric.broadcast(self.seconds >= limit))  # the first process decides for all
+        return 1.0 if limit is None else float(self.fabric.broadcast(1 - self.seconds / limit))  # the same for all
 
     def load_best(self) -> nn.Module:
         """Load the best averaged weights, and return their flow."""
@@ -332,7 +346,7 @@ class _Run:
         for name in _COUNTERS:
             setattr(self, name, state[name])
         if self.stopped in ("", "time_limit"):  # the new time limit may be longer
-            self.stopped = "time_limit" if self.selection.weights and self._is_out_of_time() else ""
+            self.stopped = "time_limit" if self.selection.weights and self._time_left() <= 0 else ""
 
 
 _COUNTERS = ["history", "step", "skipped", "skipped_in_a_row", "stopped"]

@@ -34,6 +34,8 @@ class Recipe:
         patience: Number of rounds without a better held-out log-likelihood after which training stops.
         race_steps: Number of steps after which only the best member of a mixture is trained; None trains all of them.
         time_limit: Maximum time in seconds, over all runs if training is resumed; None for no limit.
+        cooldown: Fraction of the time limit, at its end, over which the learning rate decays to zero. A checkpoint has
+            the state before, so that a training which resumes with more time is not changed by it.
         max_grad_norm: Maximum norm of the gradient; longer gradients are scaled down. Infinity for no clipping.
         ema_decay: Decay of the exponential moving average of the weights; 0 for no averaging.
         weight_decay: Weight decay of AdamW.
@@ -58,6 +60,7 @@ class Recipe:
     patience: int = 20
     race_steps: int | None = None
     time_limit: float | None = None
+    cooldown: float = 0.25
     max_grad_norm: float = 1.0
     ema_decay: float = 0.998
     weight_decay: float = 0.0
@@ -84,11 +87,12 @@ class Recipe:
             object.__setattr__(self, "time_limit", check_positive("time_limit", self.time_limit))
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive (inf disables clipping), got {self.max_grad_norm}")
-        if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}")
+        for name in ("ema_decay", "cooldown"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
-        for name in ("max_grad_norm", "ema_decay", "weight_decay"):
+        for name in ("max_grad_norm", "ema_decay", "weight_decay", "cooldown"):
             object.__setattr__(self, name, float(getattr(self, name)))
 
     def to_dict(self) -> dict[str, Any]:

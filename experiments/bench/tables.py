@@ -1,6 +1,6 @@
 """Quality by default: test likelihoods of `FlowDensity()` on seven tables beside splines, MAF, mixtures and kernels.
 
-Every model has the same rows, validation rows and time limit; each mixture has the time limit for itself. Mixtures and
+Every model has the same rows, validation rows and time limit, if any; each mixture has the limit for itself. Mixtures and
 kernels work on the estimator's own encoding of the columns and on standardised ones: the better of the two by
 validation counts.
 """
@@ -28,7 +28,9 @@ __all__ = ["EXPERIMENT", "score_baseline", "score_flow"]
 
 FLOWS = {"elf": "ELF", "nsf": "NSF", "maf": "MAF"}
 MODELS = {**FLOWS, "gmm": "Gaussian mixture", "kde": "kernel density"}
-TIME_LIMIT, N_SEEDS, MAX_ROWS = 60.0, 3, 200_000
+N_SEEDS, MAX_ROWS = 3, 200_000
+SECONDS_OF_LITTLE_EFFORT = 60.0
+"""Time limit, times the effort, if the effort is below one."""
 MAX_VALIDATION_ROWS = 3_000
 """Maximum number of validation rows that choose between baselines: kernels are slow."""
 KERNELS: dict[str, Any] = {
@@ -45,7 +47,8 @@ Encode = Callable[[pd.DataFrame, int], tuple[np.ndarray, np.ndarray]]
 
 def jobs(plan: Plan) -> list[Job]:
     sets = [name for name in plan.options.get("sets", NUMERIC_SETS) if find_table(plan, name) is not None]
-    same = {"time_limit": plan.options.get("time_limit", plan.seconds(TIME_LIMIT))}
+    default = None if plan.effort >= 1 else plan.seconds(SECONDS_OF_LITTLE_EFFORT)
+    same: dict[str, Any] = {"time_limit": plan.options.get("time_limit", default)}
     same |= {"rows": plan.options.get("rows", MAX_ROWS)}
     return [
         Job(
@@ -218,7 +221,7 @@ EXPERIMENT = Experiment(
     report,
     missing,
     options={
-        "time_limit": Option(parse_seconds, f"seconds for each fit (default: {TIME_LIMIT:g} times the effort)"),
+        "time_limit": Option(parse_seconds, "seconds for each fit (default: no limit)"),
         "models": Option(parse_choices(MODELS), f"models (default: {','.join(MODELS)})"),
         "sets": Option(parse_choices(NUMERIC_SETS), f"tables (default: {','.join(NUMERIC_SETS)})"),
         "seeds": Option(parse_count, f"number of seeds (default: {N_SEEDS})"),
