@@ -1,7 +1,7 @@
 """Quality by default: test likelihoods of `FlowDensity()` on seven tables beside splines, MAF, mixtures and kernels.
 
-Every model has the same rows, validation rows and time limit, if any; each mixture has the limit for itself. Mixtures and
-kernels work on the estimator's own encoding of the columns and on standardised ones: the better of the two by
+Every model has the same rows, validation rows and time limit, if any; each mixture has the limit for itself. Mixtures
+and kernels work on the encoding of the columns by the estimator and on standardised ones: the better of the two by
 validation counts.
 """
 
