@@ -49,7 +49,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "imagenet64": _make_arguments((3, 64, 64), 128, 5),
     "digits": _make_arguments((1, 8, 8), 32, 3, levels=17, warp="zeros"),
 }
-_PAPER_ARGUMENTS = {
+_PAPER_ARGUMENTS: dict[str, dict[str, Any]] = {
     "mnist": {"channels": 192},
     "mnist-small": {"channels": 84},
     "cifar10": {"channels": 192},
