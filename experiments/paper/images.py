@@ -19,6 +19,7 @@ from elflow.training import Recipe, image_recipe
 from experiments.data.images import find_images, list_missing, load_images, spread
 from experiments.framework.experiment import Experiment, Job, Plan, Record
 from experiments.paper._image_report import report
+from experiments.paper.claims import with_claims
 from experiments.paper.image_fit import (
     GLOW,
     GLOW_RECIPE,
@@ -150,4 +151,4 @@ def missing(plan: Plan) -> list[str]:
     return lines
 
 
-EXPERIMENT = Experiment("images", "Likelihoods of images", jobs, work, report, missing)
+EXPERIMENT = with_claims(Experiment("images", "Likelihoods of images", jobs, work, report, missing))

@@ -11,6 +11,7 @@ from experiments.framework.experiment import Experiment, Job, Plan, Record
 from experiments.framework.measure import count_parameters
 from experiments.paper import images
 from experiments.paper._image_report import size_report
+from experiments.paper.claims import with_claims
 from experiments.paper.settings import IMAGES
 
 __all__ = ["EXPERIMENT"]
@@ -69,4 +70,4 @@ def missing(plan: Plan) -> list[str]:
     return [*lines, "the paper's small models are trained with --scale paper only; here their parameters are counted"]
 
 
-EXPERIMENT = Experiment("parameter-efficiency", "Small image models", jobs, work, size_report, missing)
+EXPERIMENT = with_claims(Experiment("parameter-efficiency", "Small image models", jobs, work, size_report, missing))

@@ -23,6 +23,7 @@ from experiments.framework.measure import count_parameters, sample_mean_and_erro
 from experiments.framework.options import parse_choices, parse_count
 from experiments.framework.training import make_fabric
 from experiments.paper._tabular_report import report
+from experiments.paper.claims import with_claims
 from experiments.paper.settings import TABLES
 
 __all__ = ["EXPERIMENT", "work"]
@@ -132,7 +133,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     if settings["model"] == "gaussian":
         scores = _summarize(_score_gaussian(train, test) + volume)
         return record | scores | {"parameters": features * (features + 3) // 2}
-    seed = int(settings.get("model_seed", settings["seed"]))
+    seed = settings["model_seed"] if "model_seed" in settings else settings["seed"]
     torch.manual_seed(seed)
     defaults = {"scale": False} if settings["model"] == "elf" else {}
     flow = build_flow(settings["model"].removesuffix("-paper"), features, options=defaults | settings["flow"])
@@ -205,6 +206,6 @@ OPTIONS = {
     "units": _parse_some(TABLES.units),
     "models": Option(parse_count, f"models of each cell of the paper's grid, at most {TABLES.models}"),
 }
-EXPERIMENT = Experiment(
-    "tabular", "Tables: density estimation in 6 to 63 dimensions", jobs, work, report, missing, OPTIONS
+EXPERIMENT = with_claims(
+    Experiment("tabular", "Tables: density estimation in 6 to 63 dimensions", jobs, work, report, missing, OPTIONS)
 )

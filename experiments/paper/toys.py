@@ -25,6 +25,7 @@ from experiments.framework.experiment import Experiment, Job, Plan, Record
 from experiments.framework.measure import count_parameters, median_times, sample_mean_and_error
 from experiments.framework.training import fit_batches
 from experiments.paper._toy_report import PAPERS_ELF, WIDTHS, report, split_reading
+from experiments.paper.claims import with_claims
 from experiments.paper.settings import TOYS
 from experiments.systems import SYSTEMS, available, build
 
@@ -283,7 +284,7 @@ def missing(plan: Plan) -> list[str]:
 
 
 def _make_experiment(name: str, title: str) -> Experiment:
-    return Experiment(name, title, partial(jobs, name), work, partial(report, name), missing)
+    return with_claims(Experiment(name, title, partial(jobs, name), work, partial(report, name), missing))
 
 
 EIGHT_GAUSSIANS = _make_experiment(
