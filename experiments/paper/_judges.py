@@ -12,9 +12,9 @@ from elflow.flows import preset
 from experiments.data.images import is_complete
 from experiments.framework.experiment import Record
 from experiments.framework.measure import fit_line, mean_and_error
-from experiments.paper.published import TOY_SYSTEMS, find
+from experiments.paper.published import TEXT, TOY_SYSTEMS, find
 
-REPRODUCED, BETTER, WORSE = "reproduced", "better", "worse"
+REPRODUCED, BETTER, WORSE, REFUTED = "reproduced", "better", "worse", "not reproduced"
 MIN_FITTED_UNITS = 128
 """Powers of the number of units are fitted from here on, where the highest power dominates."""
 Records = Mapping[str, Record]
@@ -48,7 +48,7 @@ def compare(here: float, paper: float, tolerance: float, higher: bool = True) ->
 
 def hold(condition: bool) -> str:
     """The verdict on a statement."""
-    return REPRODUCED if condition else WORSE
+    return REPRODUCED if condition else REFUTED
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def judge_counts(records: Records) -> Finding:
     """By the presets themselves, which no training changes."""
     widths = [preset(name, "paper").parameters for name in ("mnist-small", "cifar10-small", "cifar10-vardeq-4m")]
     here = ", ".join(f"{count / 1e6:.1f}M" for count in widths)
-    return Finding(f"{here} from the printed widths", WORSE, 'both readings are available: sizes `"gpu"`, `"paper"`')
+    return Finding(f"{here} from the printed widths", REFUTED, 'both readings are available: sizes `"gpu"`, `"paper"`')
 
 
 def judge_small(records: Records) -> Finding | None:

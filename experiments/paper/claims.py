@@ -183,7 +183,9 @@ def evaluate(experiment: str, records: Records) -> Table | None:
     """The table of the claims that an experiment tests, by its records; None if it tests none."""
     own = [claim for claim in CLAIMS if claim.experiment == experiment]
     rows = [row for claim in own if (row := claim.row(records))[2] != "-"]
-    note = "Verdicts are computed: reproduced, better or worse than the paper, or not comparable."
+    note = (
+        "Verdicts are computed: figures are reproduced, better, worse or not comparable, statements reproduced or not."
+    )
     return Table("Paper, here, verdict", COLUMNS, rows, note) if rows else None
 
 
