@@ -101,6 +101,14 @@ def test_a_toy_with_fewer_steps_is_worse_for_no_reason_of_its_own(gap, steps, ve
     assert (finding.verdict, finding.remark) == (verdict, remark)
 
 
+def test_the_place_is_that_among_the_papers_systems_and_among_all():
+    records = toy_records(0.05, 10) | toy_records(0.02, 10, "nsf") | toy_records(0.2, 10, "naf")
+    finding = judges.judge_rank("checkerboard")(records)
+    assert finding[:2] == ("place 1 of the paper's 2 systems, 2 of all 3", "reproduced")
+    finding = judges.judge_rank("checkerboard")(records | toy_records(0.01, 10, "cpflow"))
+    assert finding[:2] == ("place 2 of the paper's 3 systems, 3 of all 4", "not reproduced")
+
+
 def test_a_fit_below_the_printed_one_is_not_reproduced():
     """The verdict follows the printed figures 0.998 and 0.993, not what was measured."""
     batches = [64, 128, 256, 512]
