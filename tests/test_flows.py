@@ -531,6 +531,20 @@ def test_weights_are_the_papers_model():
     torch.testing.assert_close(layers[0]()(x)[:, 1:], expected)
 
 
+@pytest.mark.slow
+def test_weights_in_a_table(tmp_path):
+    """Conditional quantiles and files of an estimator with the paper's parametrisation."""
+    a = torch.randn(300, 1)
+    table = torch.cat([a, a**2 + 0.3 * torch.randn(300, 1)], dim=1).numpy()
+    options = {"parametrization": "weights", "scale": False, "transforms": 2, "units": 8, "hidden_features": (16,)}
+    density = elflow.FlowDensity(max_steps=20, random_state=0, flow_options=options).fit(table)
+    median = density.conditional_quantile(table[:5], 1, 0.5)
+    density.save(tmp_path / "model.elf")
+    loaded = elflow.load(tmp_path / "model.elf")
+    assert loaded.score(table) == density.score(table)
+    assert (loaded.conditional_quantile(table[:5], 1, 0.5) == median).all()
+
+
 def test_files_without_a_parametrization_have_bumps():
     """As those of earlier versions."""
     config = elflow.ELF(3, **SMALL).config

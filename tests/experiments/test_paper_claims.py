@@ -162,6 +162,11 @@ def test_reports_end_with_their_verdicts(tmp_path):
     assert evaluate("sums", {}) is None
 
 
+@pytest.mark.parametrize("name", GROUPS["paper"].members)
+def test_every_experiment_of_the_paper_has_its_verdicts(name):
+    assert load("paper", name).report.__qualname__ == "with_claims.<locals>.report"
+
+
 def test_the_constructions_are_near_and_the_printed_one_is_not(tmp_path):
     each, plan = load("paper", "theory"), Plan()
     found = {job.key: each.work(plan, job.settings, tmp_path) for job in each.jobs(plan) if job.key != "convergence"}
