@@ -144,8 +144,10 @@ def _find_method(records: Records, name: str, method: str) -> Record:
 
 
 def judge_inverse(records: Records) -> Finding:
-    residual = max(_find_method(records, name, "exact")["residual"] for name in records)
-    return Finding(f"closed form, residual {residual:.0e}", BETTER, "in float32")
+    exact = [_find_method(records, name, "exact") for name in records]
+    residual = max(each["residual"] for each in exact)
+    verdict = BETTER if all(each["converged"] for each in exact) else REFUTED
+    return Finding(f"closed form, residual {residual:.0e}", verdict, "in float32")
 
 
 def judge_fixed_point(records: Records) -> Finding:
@@ -296,23 +298,24 @@ def judge_images(key: str) -> Callable[[Records], Finding | None]:
 
 
 def judge_variational(records: Records) -> Finding | None:
-    gains = {
-        name: records[f"{name}-uniform"]["bits"] - records[f"{name}-variational"]["bits"]
-        for name in ("digits", "mnist", "cifar10")
-        if f"{name}-uniform" in records and f"{name}-variational" in records
-    }
-    if not gains:
-        return None
-    here = ", ".join(f"{name} {gain:.3f}" for name, gain in gains.items())
-    return Finding(here, hold(min(gains.values()) > 0), "small models, equal steps")
+    here, verdicts = [], []
+    for name in ("digits", "mnist", "cifar10"):
+        pair = [records.get(f"{name}-{kind}") for kind in ("uniform", "variational")]
+        if pair[0] is None or pair[1] is None:
+            continue
+        gain, error = pair[0]["bits"] - pair[1]["bits"], math.hypot(pair[0]["error"], pair[1]["error"])
+        here.append(f"{name} {gain:.3f} ± {error:.3f}")
+        is_clear = abs(gain) > 2 * error
+        verdicts.append(f"{name} {hold(gain > 0) if is_clear else 'not comparable, within two standard errors'}")
+    return Finding(", ".join(here), "; ".join(verdicts), "small models, equal steps") if here else None
 
 
 def judge_glow(records: Records) -> Finding | None:
     ours, glow = records.get("digits-uniform"), records.get("digits-glow")
     if ours is None or glow is None:
         return None
-    gain = glow["bits"] - ours["bits"]
-    return Finding(f"digits: {gain:.3f} bits better", hold(gain > 0), "about equal parameters and steps")
+    gain, error = glow["bits"] - ours["bits"], math.hypot(ours["error"], glow["error"])
+    return Finding(f"digits: {gain:.3f} ± {error:.3f} bits", hold(gain > 2 * error), "similar parameters, equal steps")
 
 
 def judge_counts(records: Records) -> Finding:

@@ -11,6 +11,7 @@ from experiments.paper import ablation
 FEATURES = {"power-halfyear": 6, "bsds300-patches": 63, "digits": 64}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ablation.TASKS)
 def test_models_of_a_task_have_equal_sizes(name):
     task, features = ablation.TASKS[name], FEATURES.get(name, 2)

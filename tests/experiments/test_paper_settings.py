@@ -72,6 +72,7 @@ def test_toys(name):
     assert flow["parametrization"] == "weights"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOYS)
 def test_what_the_printed_widths_of_toys_give(name):
     """ELF's width gives the printed number of parameters if it is that of both networks; that of CP-Flow does not."""

@@ -177,6 +177,7 @@ def test_repr_names_the_class(flow):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES_LAYERED)
 def test_hidden_layers_and_widths_can_be_chosen(name):
     shallow, deep = (build(name, 2, 2, width=12, layers=layers) for layers in (2, 4))

@@ -60,9 +60,10 @@ def test_the_papers_sign_is_wrong():
     assert (network(x, w1, b1, printed, b2, FELU) - x.sin()).abs().max() > 1
 
 
+@pytest.mark.slow
 def test_hypernetworks_in_two_dimensions():
     """Theorem A.1: within epsilon between the nodes as well, once they are dense, and never steeper than 1."""
-    axis = torch.linspace(-2, 2, 201, dtype=torch.float64)
+    axis = torch.linspace(-2, 2, 64, dtype=torch.float64)
 
     def target(x, c):
         return torch.sin(x + c) * torch.cos(c)
