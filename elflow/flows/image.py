@@ -60,8 +60,7 @@ class ImageELF(InitializesParts):
         activation: The activation function of their units.
         parametrization: The outputs of the hypernetworks: `"bumps"`, or `"weights"` for the paper's own model, as for
             `ELF`. With `"weights"`, learned noise is conditioned on the image as in the paper, too.
-        noise_sizes: Sizes of the flow of learned noise that differ from those of the flow of images: `transforms`
-            (2 by default), `units`, `channels` and `blocks`.
+        noise_sizes: Sizes of the flow of learned noise, if they differ: `transforms` (2), `units`, `channels`, `blocks`.
 
     Example:
         >>> img = ImageELF((1, 8, 8), levels=17, scales=2, transforms=1, units=8, channels=8, blocks=1)
@@ -142,10 +141,10 @@ class ImageELF(InitializesParts):
         shape = check_counts("shape", config["shape"])
         context = sum(check_count(name, config[name], least=0) for name in ("classes", "context"))
         layer = blocks * channels * (5 * channels + context) + channels * units
-        count = 2 * math.prod(shape) + scales * transforms * layer
+        noise = 0
         if config["dequantization"] == "variational":
-            count += ImageNoise.min_numbers(units, channels, blocks, config.get("noise_sizes") or {})
-        return count
+            noise = ImageNoise.min_numbers(units, channels, blocks, config.get("noise_sizes") or {})
+        return 2 * math.prod(shape) + scales * transforms * layer + noise
 
     @property
     def levels(self) -> int:

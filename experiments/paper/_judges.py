@@ -261,7 +261,7 @@ def judge_table_rank(records: Records) -> Finding | None:
     ours, maf = (records.get(f"bsds300-patches-{model}") for model in ("elf", "maf"))
     if ours is None or maf is None:
         return None
-    here = f"{ours['test'] - maf['test']:+.2f} nats on redrawn patches, equal time"
+    here = f"{ours['test'] - maf['test']:+.2f} nats on redrawn patches, about equal time"
     return Finding(here, hold(ours["test"] - maf["test"] > 2 * math.hypot(ours["error"], maf["error"])))
 
 
