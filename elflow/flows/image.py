@@ -60,7 +60,7 @@ class ImageELF(InitializesParts):
         activation: The activation function of their units.
         parametrization: The outputs of the hypernetworks: `"bumps"`, or `"weights"` for the paper's own model, as for
             `ELF`. With `"weights"`, learned noise is conditioned on the image as in the paper, too.
-        noise_sizes: Sizes of the flow of learned noise, if they differ: `transforms` (2), `units`, `channels`, `blocks`.
+        noise_sizes: Sizes of the flow of learned noise that differ: `transforms` (2), `units`, `channels`, `blocks`.
 
     Example:
         >>> img = ImageELF((1, 8, 8), levels=17, scales=2, transforms=1, units=8, channels=8, blocks=1)
