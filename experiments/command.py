@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
             "--scale",
             choices=SCALES,
             default="cpu",
-            help="cpu: minutes on two cores; paper: sizes near the paper's (default: cpu)",
+            help="cpu: minutes on two cores; paper: the settings of the paper's appendix F (default: cpu)",
         )
         command.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
         command.add_argument(
@@ -116,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--force", action="store_true", help="allow --keep with an --effort other than 1, which the result states"
         )
+    claims = commands.add_parser("claims", help="print the paper's claims with verdicts from the stored results")
+    claims.set_defaults(function=_print_claims)
+    claims.add_argument("--write", type=Path, metavar="FILE", help="replace the table between the marks of a page")
     listing = commands.add_parser("list", help="list the experiments and their options")
     listing.set_defaults(function=_list)
     table = commands.add_parser("table", help="print the Markdown tables of a stored result")
@@ -194,6 +197,16 @@ def _list(options: argparse.Namespace) -> int:
 
 def _print_tables(options: argparse.Namespace) -> int:
     print("\n\n".join(render_table(table) for table in read_result(options.group, options.name)["tables"]))
+    return 0
+
+
+def _print_claims(options: argparse.Namespace) -> int:
+    from experiments.paper.claims import render, update_page  # not for other commands: it imports torch
+
+    if options.write is None:
+        print(render())
+    else:
+        print(f"{options.write}: {'updated' if update_page(options.write) else 'up to date'}")
     return 0
 
 

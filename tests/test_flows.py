@@ -39,6 +39,11 @@ FLOWS: dict[str, Callable[[], nn.Module]] = {
     "rank": lambda: elflow.ELF(5, 2, rank=4, **SMALL),
     "no scale": lambda: elflow.ELF(3, 2, scale=False, **SMALL),
     "no scale, shared order": lambda: elflow.ELF(4, order="shared", scale=False, rank=4, **SMALL),
+    "weights": lambda: elflow.ELF(3, 2, parametrization="weights", rank=4, **SMALL),
+    "weights, one feature": lambda: elflow.ELF(1, parametrization="weights", **SMALL),
+    "weights, two features": lambda: elflow.ELF(2, parametrization="weights", bound=0.6, **SMALL),
+    "weights, shared order": lambda: elflow.ELF(4, order="shared", parametrization="weights", bound=0.5, **SMALL),
+    "weights, ReLU": lambda: elflow.ELF(3, parametrization="weights", activation=RELU, **SMALL),
     "one transform, one unit": lambda: elflow.ELF(3, transforms=1, units=1, hidden_features=(8,)),
     "no hidden layer": lambda: elflow.ELF(3, transforms=2, units=4, hidden_features=(), scale=False),
     "tight bound": lambda: elflow.ELF(3, 1, bound=0.3, **SMALL),
@@ -49,6 +54,12 @@ FLOWS: dict[str, Callable[[], nn.Module]] = {
     "multiscale, channels": lambda: MultiscaleELF((2, 4, 4), scales=2, **SMALL_IMAGES),
     "multiscale, context": lambda: MultiscaleELF((3, 2, 4), 2, scales=1, **SMALL_IMAGES),
     "multiscale, context image": lambda: MultiscaleELF((1, 2, 3), 2, scales=1, image=True, **SMALL_IMAGES),
+    "multiscale, weights": lambda: MultiscaleELF(
+        (2, 4, 4), scales=2, parametrization="weights", bound=0.9, **SMALL_IMAGES
+    ),
+    "multiscale, weights, context image": lambda: MultiscaleELF(
+        (1, 3, 3), 2, scales=1, image=True, parametrization="weights", **SMALL_IMAGES
+    ),
     "whitened": lambda: Whitened(elflow.ELF(3, **SMALL), 3, order=(2, 0, 1)),
     "whitened, context": lambda: Whitened(elflow.ELF(4, 2, **SMALL), 4, context=2),
     "whitened, identity": lambda: Whitened(elflow.ELF(3, **SMALL), 3, start="identity"),
@@ -88,6 +99,11 @@ DISCRETE_FLOWS = {
         lambda: make_image_flow(warp="histogram", context=2),
         make_images,
         lambda n: torch.randn(n, 2),
+    ),
+    "images, weights, variational": (
+        lambda: make_image_flow(parametrization="weights", dequantization="variational", noise_sizes={"channels": 8}),
+        make_images,
+        lambda n: None,
     ),
     "images, variational, classes": (
         lambda: make_image_flow(dequantization="variational", classes=3),
@@ -364,7 +380,8 @@ def test_gradients_of_no_rows(layered):
 def test_each_feature_depends_on_those_before_it_only(elf):
     _, c = draw_data(elf)
     points = torch.randn(50, elf.features, dtype=torch.float64)
-    for order, layer in zip(elf.orders, elf.transform.transforms[1::2], strict=True):
+    layers = [layer for layer in elf.transform.transforms if isinstance(layer, MaskedELFTransform)]
+    for order, layer in zip(elf.orders, layers, strict=True):
         jacobians = [torch.autograd.functional.jacobian(layer(c), x)[list(order)][:, list(order)] for x in points]
         somewhere = torch.stack(jacobians).ne(0).any(0)  # a unit may be flat at some of the points
         assert (somewhere == torch.ones_like(somewhere).tril()).all()
@@ -402,7 +419,7 @@ def test_second_derivatives_raise_or_are_right(elf):
     x, c = draw_data(elf, 3)
     x.requires_grad_()
     (slope,) = torch.autograd.grad(elf(c).log_prob(x).sum(), x, create_graph=True)
-    if elf.transform.transforms[1].activation == elflow.activations.FELU:
+    if elf.config["activation"] == FELU.to_dict():
         with pytest.raises(RuntimeError, match="no second derivatives"):
             torch.autograd.grad(slope.square().sum(), x)
     with pytest.raises(RuntimeError, match="the inverse of a flow has no second derivatives"):
@@ -463,7 +480,15 @@ def test_the_gradient_of_a_row_is_its_own():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["one feature", "one feature, context", "two features", pytest.param("QELU", marks=pytest.mark.slow)]
+    "name",
+    [
+        "one feature",
+        "one feature, context",
+        "two features",
+        "weights, one feature",
+        "weights, two features",
+        pytest.param("QELU", marks=pytest.mark.slow),
+    ],
 )
 def test_density_integrates_to_one(name):
     flow = perturb(FLOWS[name]().double(), 0.2)
@@ -490,10 +515,50 @@ def test_samples_follow_the_density():
     assert inside.float().mean() > 0.1
 
 
+def test_weights_are_the_papers_model():
+    """Equation 4.4 and figure 3: a network of 3 H + 1 outputs for each feature, then an ActNorm, and nothing else."""
+    flow = elflow.ELF(3, transforms=2, units=6, hidden_features=(16,), parametrization="weights").double()
+    layers = list(flow.transform.transforms)
+    assert [type(layer).__name__ for layer in layers] == ["MaskedELFTransform", "ActNorm"] * 2
+    assert not flow.config["scale"]
+    hyper, x = layers[0].hyper, torch.randn(50, 3, dtype=torch.float64)
+    assert hyper.first.shape == (1, 3 * 6 + 1)
+    w1, b1, w2, b2 = hyper(x, None).split([6, 6, 6, 1], dim=-1)
+    assert (w1 < 0).any()  # which bumps cannot have
+    g = b2.squeeze(-1) + (w2 * elflow.functional.felu(w1 * x[:, 1:, None] + b1)).sum(-1)
+    s = 0.99 / elflow.functional.lipschitz(w1, b1, w2).clamp(min=0.99)
+    expected = x[:, 1:] + s * (g - b2.squeeze(-1)) + b2.squeeze(-1)
+    torch.testing.assert_close(layers[0]()(x)[:, 1:], expected)
+
+
+@pytest.mark.slow
+def test_weights_in_a_table(tmp_path):
+    """Conditional quantiles and files of an estimator with the paper's parametrisation."""
+    a = torch.randn(300, 1)
+    table = torch.cat([a, a**2 + 0.3 * torch.randn(300, 1)], dim=1).numpy()
+    options = {"parametrization": "weights", "transforms": 2, "units": 8, "hidden_features": (16,)}
+    density = elflow.FlowDensity(max_steps=20, random_state=0, flow_options=options).fit(table)
+    median = density.conditional_quantile(table[:5], 1, 0.5)
+    density.save(tmp_path / "model.elf")
+    loaded = elflow.load(tmp_path / "model.elf")
+    assert loaded.score(table) == density.score(table)
+    assert (loaded.conditional_quantile(table[:5], 1, 0.5) == median).all()
+
+
+def test_files_without_a_parametrization_have_bumps():
+    """As those of earlier versions."""
+    config = elflow.ELF(3, **SMALL).config
+    assert config.pop("parametrization") == "bumps"
+    assert elflow.ELF.from_config(config).config == config | {"parametrization": "bumps"}
+
+
 # Orders and conditional distributions
 
 
-@pytest.mark.parametrize("name", ["one feature", "one feature, context", "shared order", "given order"])
+CONDITIONAL = ["one feature", "one feature, context", "shared order", "given order", "weights, shared order"]
+
+
+@pytest.mark.parametrize("name", CONDITIONAL)
 def test_conditional_cdf_and_quantile(name):
     flow = FLOWS[name]().double().eval()
     x, c = draw_data(flow, 50)
@@ -693,6 +758,8 @@ def test_compiles_with_inductor():
         ({"order": [(0, 1, 2)]}, "order must hold one permutation for each of 3 transforms, got 1"),
         ({"order": 7}, "order must be 'alternating', 'shared' or a sequence of features, got 7"),
         ({"rank": 0}, "rank must be at least 1, got 0"),
+        ({"parametrization": "units"}, r"parametrization must be one of \['bumps', 'weights'\], got 'units'"),
+        ({"parametrization": "weights", "scale": True}, "scale must be False with parametrization='weights', got True"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -16,7 +16,7 @@ from elflow.activations import RELU
 from elflow.flows.multiscale import MultiscaleELF
 from elflow.flows.presets import PRESETS, SIZES, preset
 from elflow.nn import ActNorm, ImageHypernetwork, MaskedConvolution
-from elflow.transforms import AutoregressiveTransform, RasterTransform, invert
+from elflow.transforms import PARAMETRIZATIONS, AutoregressiveTransform, RasterTransform, invert
 
 TINY = {"transforms": 2, "units": 6, "channels": 12, "blocks": 1}
 
@@ -72,9 +72,11 @@ def test_nothing_that_happens_to_the_weights_lets_the_future_in():
     assert not find_dependence(copy.deepcopy(hyper)).triu().any()
 
 
-@pytest.mark.parametrize("context", [None, "vector", "image"])
-def test_networks_row_by_row_are_those_of_the_whole_image(context):
-    hyper = perturb(ImageHypernetwork((2, 9, 3), 3 if context else 0, 4, 6, 2).double(), 0.5)
+@pytest.mark.parametrize("parametrization", PARAMETRIZATIONS)
+@pytest.mark.parametrize("context", [None, "vector", "image", "concatenated image"])
+def test_networks_row_by_row_are_those_of_the_whole_image(context, parametrization):
+    options = parametrization, context == "concatenated image"
+    hyper = perturb(ImageHypernetwork((2, 9, 3), 3 if context else 0, 4, 6, 2, *options).double(), 0.5)
     x = torch.randn(5, 54, dtype=torch.double)
     c = None if context is None else torch.randn(5, 3 if context == "vector" else 81, dtype=torch.double)
     whole, above = hyper(x, c), torch.zeros(5, 3 * sum(hyper.memory_channels), dtype=torch.double)
@@ -101,6 +103,20 @@ def test_all_networks_see_the_whole_context():
     assert (jacobian != 0).all()
     same = vector.repeat(1, 9)  # an image that holds the vector in each pixel
     torch.testing.assert_close(hyper(x, same), hyper(x, vector))
+
+
+def test_a_concatenated_context_is_seen_with_the_pixels_around():
+    hyper = perturb(ImageHypernetwork((1, 5, 5), 2, 4, 6, 1, concatenate=True).double(), 0.5)
+    x, image = torch.zeros(1, 25, dtype=torch.double), torch.rand(1, 50, dtype=torch.double)
+    jacobian = torch.autograd.functional.jacobian(lambda c: hyper(x, c)[0].abs().sum(-1), image)
+    seen = (jacobian != 0).reshape(5, 5, 5, 5, 2).all(-1)  # network of a pixel, then pixel of the context
+    # The block's last convolution sees the row above and the pixel to the left; that of the context one pixel more.
+    expected = torch.zeros(5, 5, dtype=torch.bool)
+    expected[0:4, 0:5] = True
+    expected[3, 4] = False
+    assert torch.equal(seen[2, 2] | expected, expected)
+    assert seen[2, 2, 1:4, 1:4].sum() == 8 + seen[2, 2, 3, 3]
+    assert seen[2, 2, 3, 2]  # below: the context needs no mask
 
 
 def test_a_masked_convolution_is_one_with_zeros():
@@ -157,8 +173,9 @@ def test_presets_state_their_number_of_parameters(name, size):
     ("name", "millions"), [("mnist-small", 1.9), ("cifar10-small", 1.9), ("cifar10-vardeq-4m", 4.1)]
 )
 def test_models_have_the_sizes_of_the_paper(name, millions):
-    parameters = sum(p.numel() for p in preset(name).build().parameters())
-    assert round(parameters / 1e6, 1) == millions
+    """The printed numbers with `size="gpu"`, which the printed widths do not give."""
+    assert round(preset(name).parameters / 1e6, 1) == millions
+    assert preset(name, "paper").parameters > 3 * preset(name).parameters
 
 
 @pytest.mark.parametrize("method", ["exact", "sequential", "fixed-point"])
@@ -336,6 +353,7 @@ def test_classes_and_vectors_change_the_density_and_are_the_same_to_it():
         {"classes": np.int64(3), "warp": "histogram"},
         {"context": 2, "warp": "zeros", "bound": np.float32(0.9), "levels": np.int64(4)},
         {"activation": RELU},
+        {"parametrization": "weights", "dequantization": "variational", "noise_sizes": {"transforms": 1, "units": 3}},
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -363,6 +381,9 @@ def test_save_and_load(options, dtype, tmp_path):
         {"channels": 10**9},
         {"shape": "abc"},
         {"units": -1},
+        {"parametrization": "none"},
+        {"dequantization": "variational", "noise_sizes": {"channels": 10**9}},
+        {"dequantization": "variational", "noise_sizes": {"depth": 2}},
     ],
     ids=str,
 )
@@ -478,6 +499,9 @@ def test_no_images(dequantization):
         ({"units": 0}, ValueError, "units must be at least 1"),
         ({"bound": 1.0}, ValueError, r"bound must be in \(0, 1\)"),
         ({"blocks": 1.5}, TypeError, "blocks must be an integer"),
+        ({"parametrization": "units"}, ValueError, "parametrization must be one of"),
+        ({"noise_sizes": {"units": 0}}, ValueError, "units of noise_sizes must be at least 1"),
+        ({"noise_sizes": {"scales": 1}}, ValueError, "noise_sizes must be a dictionary with some of"),
     ],
 )
 def test_wrong_options(options, error, text):

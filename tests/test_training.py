@@ -18,7 +18,7 @@ import elflow
 from elflow.datasets import toy
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.kernels import NonFiniteError
-from elflow.training import SCHEDULES, Recipe, Rows, Training, fit, image_recipe, loop
+from elflow.training import OPTIMIZERS, SCHEDULES, Recipe, Rows, Training, fit, image_recipe, loop
 from elflow.training.rows import RowSource
 
 TINY = Recipe(max_steps=40, round_steps=10, batch_size=64)
@@ -634,6 +634,29 @@ def test_plateaus_do_not_depend_on_the_sign(level):
         assert optimizer.param_groups[0]["lr"] == expected
 
 
+def test_a_plateau_has_a_threshold_and_a_floor():
+    """Growth of less than the threshold does not count, and the rate stays at the floor."""
+    recipe = Recipe(learning_rate=1.0, plateau_patience=2, plateau_threshold=1e-3, plateau_floor=0.3)
+    for slope, expected in [(0.0002, 0.3), (0.002, 1.0)]:
+        optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        scheduler = recipe.make_scheduler(optimizer)
+        for round_number in range(12):
+            optimizer.step()
+            scheduler.step(slope * round_number)
+        assert optimizer.param_groups[0]["lr"] == expected
+
+
+def test_weight_decay_of_adam_is_part_of_the_gradient():
+    """A step of Adam has the size of the learning rate, however small the decay; one of AdamW shrinks the weight."""
+    moved = {}
+    for optimizer in OPTIMIZERS:
+        weight = torch.nn.Parameter(torch.ones(1))
+        weight.grad = torch.zeros(1)
+        Recipe(learning_rate=0.1, weight_decay=0.01, optimizer=optimizer).make_optimizer([weight]).step()
+        moved[optimizer] = 1 - weight.item()
+    assert moved == {"adamw": pytest.approx(0.001, rel=1e-3), "adam": pytest.approx(0.1, rel=1e-3)}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -648,6 +671,8 @@ def test_plateaus_do_not_depend_on_the_sign(level):
         ({"race_steps": 0}, "race_steps must be at least 1, got 0"),
         ({"ema_decay": 1.0}, r"ema_decay must be in \[0, 1\)"),
         ({"weight_decay": -1}, "weight_decay must not be negative"),
+        ({"plateau_floor": -1}, "plateau_floor must not be negative"),
+        ({"optimizer": "sgd"}, "optimizer must be one of"),
     ],
 )
 def test_bad_recipes(options, message):

@@ -67,7 +67,8 @@ def fit_images(
         ),
     ] = None,
     size: Annotated[
-        Literal["cpu", "paper"], typer.Option(help="Size of the model: for a CPU, or near the paper's.")
+        Literal["cpu", "gpu", "paper"],
+        typer.Option(help="Size of the model: for a CPU, for a GPU, or with the widths of the paper."),
     ] = "cpu",
     split: Split = None,
     resize: Resize = None,

@@ -22,9 +22,16 @@ from elflow._checks import (
 )
 from elflow.activations import FELU, PiecewiseQuadratic, check_activation
 from elflow.flows.layered import LayeredFlow
-from elflow.functional import bump_size
 from elflow.nn import ActNorm, Hypernetwork
-from elflow.transforms import AutoregressiveTransform, BumpTransform, ColumnsTransform, Elementwise, ScaledTransform
+from elflow.transforms import (
+    PARAMETRIZATIONS,
+    AutoregressiveTransform,
+    ColumnsTransform,
+    Elementwise,
+    ScaledTransform,
+    make_network_transform,
+    network_size,
+)
 
 __all__ = ["ELF", "MaskedELFTransform"]
 
@@ -40,7 +47,7 @@ class ELF(LayeredFlow):
     With one feature this is the paper's universal density model in one dimension, with several features its ELF-AR.
     Each transformation applies an increasing one-dimensional network to every coordinate. A masked hypernetwork
     computes the parameters of that network from the coordinates before it and the context. There is an `ActNorm`
-    before each transformation and after the last.
+    before each transformation and after the last; with `parametrization="weights"` only after each, as in the paper.
 
     The first batch passed to `log_prob` in training mode initialises the ActNorms; before that they are the identity.
 
@@ -55,6 +62,9 @@ class ELF(LayeredFlow):
         hidden_features: The widths of the hidden layers of each hypernetwork.
         bound: The maximum Lipschitz constant of the networks, in (0, 1). The slope of a transformation, apart from its
             scale, is between `1 - bound` and `1 + bound`: a bound close to 1 allows steeper changes of the density.
+            The paper's constant is 1, which allows slopes of exactly zero: the log-density is then minus infinity, and
+            the map has no inverse. Every bound below 1 excludes this; 0.99 lets a transformation compress a hundred
+            times.
         activation: The activation function of the units.
         order: The order in which the features are modelled. `"alternating"` reverses it from one transformation to the
             next. `"shared"` keeps the order of the columns in all of them, and a permutation of the features keeps that
@@ -64,7 +74,11 @@ class ELF(LayeredFlow):
             for tables of many columns; None for no embedding.
         scale: Whether hypernetworks also scale each coordinate before its network, as in MAF. This is an extension by
             this library, which removes the bound on the slope of a transformation. It was better on nearly all data,
-            most where the spread varies from row to row. `scale=False` is the paper's own form.
+            most where the spread varies from row to row. None for True with bumps and False with weights.
+        parametrization: The outputs of the hypernetworks. `"bumps"`: position, width, height and sharpness of pairs of
+            units (`elflow.functional.bumps`), a sub-family of the paper's networks. `"weights"`: the paper's own model,
+            ELF-AR, in which hypernetworks return the 3 H + 1 weights of a network, and scale nothing: standardise the
+            data, because no `ActNorm` precedes the first transformation.
 
     Example:
         >>> flow = ELF(features=3, context=2, transforms=2, units=16)
@@ -88,20 +102,26 @@ class ELF(LayeredFlow):
         activation: PiecewiseQuadratic = FELU,
         order: str | Sequence[int] | Sequence[Sequence[int]] = "alternating",
         rank: int | None = None,
-        scale: bool = True,
+        scale: bool | None = None,
+        parametrization: str = "bumps",
     ) -> None:
         features = check_count("features", features)
         context = check_count("context", context, least=0)
         units = check_count("units", units)
         rank = rank if rank is None else check_count("rank", rank)
         hidden_features = check_counts("hidden_features", hidden_features)
+        check_choice("parametrization", parametrization, PARAMETRIZATIONS)
+        has_bumps = parametrization == "bumps"
+        scale = has_bumps if scale is None else bool(scale)
+        if scale and not has_bumps:
+            raise ValueError(f"scale must be False with parametrization={parametrization!r}, got True")
         orders = _make_orders(order, features, check_count("transforms", transforms))
         layers: list[LazyTransform] = []
         for layer_order in orders:
             sizes = units, hidden_features, bound, activation
-            elf = MaskedELFTransform(features, context, *sizes, layer_order, rank, scale)
-            layers += [ActNorm(features), elf]
-        super().__init__([*layers, ActNorm(features)], features, context)
+            elf = MaskedELFTransform(features, context, *sizes, layer_order, rank, scale, parametrization)
+            layers += [elf, ActNorm(features)]
+        super().__init__([ActNorm(features), *layers] if has_bumps else layers, features, context)
         self.orders = orders
         self.config = {
             "features": features,
@@ -113,7 +133,8 @@ class ELF(LayeredFlow):
             "activation": activation.to_dict(),
             "order": [list(order) for order in orders],
             "rank": rank,
-            "scale": bool(scale),
+            "scale": scale,
+            "parametrization": parametrization,
         }
 
     @classmethod
@@ -244,6 +265,7 @@ class MaskedELFTransform(LazyTransform):
         order: Sequence[int] | None = None,
         rank: int | None = None,
         scale: bool = False,
+        parametrization: str = "bumps",
     ) -> None:
         super().__init__()
         check_bound(bound)
@@ -261,6 +283,7 @@ class MaskedELFTransform(LazyTransform):
             self.order,
             rank if rank is None else check_count("rank", rank),
             extra_outputs=1 if scale else 0,
+            parametrization=parametrization,
         )
 
     def extra_repr(self) -> str:
@@ -268,37 +291,39 @@ class MaskedELFTransform(LazyTransform):
         return f"units={self.hyper.units}, bound={self.bound}, activation={self.activation.name}{order}"
 
     def forward(self, c: Tensor | None = None) -> Transform:
+        size = network_size(self.hyper.units, self.hyper.parametrization)
         return AutoregressiveTransform(
             self._compute_maps,
             c,
             sweeps=len(self.hyper.dependent),
             order=self.order,
             start=self._invert_free if self.hyper.free else None,
-            rows=max(256, MAX_OUTPUTS_AT_ONCE // (bump_size(self.hyper.units) * self.features)),
+            rows=max(256, MAX_OUTPUTS_AT_ONCE // (size * self.features)),
         )
 
     def _compute_maps(self, x: Tensor, c: Tensor | None) -> Elementwise:
         if not self.hyper.dependent:
-            return self._make_bumps(self.hyper.first)
-        dependent = self._make_bumps(self.hyper(x, c).to(x.dtype))  # autocast may return a lower precision
+            return self._make_networks(self.hyper.first)
+        dependent = self._make_networks(self.hyper(x, c).to(x.dtype))  # autocast may return a lower precision
         if not self.hyper.free:
             return dependent
         return ColumnsTransform(
-            [self.hyper.free, self.hyper.dependent], [self._make_bumps(self.hyper.first), dependent]
+            [self.hyper.free, self.hyper.dependent], [self._make_networks(self.hyper.first), dependent]
         )
 
     def _invert_free(self, y: Tensor) -> Tensor:
         """First guess of the inverse: y with the coordinate that depends on nothing already inverted."""
         x, free = y.clone(), list(self.hyper.free)
-        x[..., free] = self._make_bumps(self.hyper.first).inv(y[..., free])
+        x[..., free] = self._make_networks(self.hyper.first).inv(y[..., free])
         return x
 
-    def _make_bumps(self, phi: Tensor) -> BumpTransform | ScaledTransform:
+    def _make_networks(self, phi: Tensor) -> Elementwise:
+        options = self.hyper.units, self.bound, self.activation, self.hyper.parametrization
         if not self.scale:
-            return BumpTransform(phi, self.hyper.units, self.bound, self.activation)
-        bumps = BumpTransform(phi[..., :-1].contiguous(), self.hyper.units, self.bound, self.activation)
+            return make_network_transform(phi, *options)
+        networks = make_network_transform(phi[..., :-1].contiguous(), *options)
         log_scale = phi[..., -1]
-        return ScaledTransform(log_scale / (1 + log_scale.abs() / MAX_LOG_SCALE), bumps)
+        return ScaledTransform(log_scale / (1 + log_scale.abs() / MAX_LOG_SCALE), networks)
 
 
 def _make_orders(order: object, features: int, transforms: int) -> tuple[tuple[int, ...], ...]:

@@ -18,7 +18,7 @@ from elflow.activations import FELU, PiecewiseQuadratic, check_activation
 from elflow.flows._image_input import ImageContext, Images, check_images, encode_context
 from elflow.flows.levels import Levels
 from elflow.flows.multiscale import ConvolutionalELFTransform, MultiscaleELF
-from elflow.flows.noise import DEQUANTIZATIONS, ImageNoise
+from elflow.flows.noise import DEQUANTIZATIONS, ImageNoise, check_noise_sizes
 from elflow.nn import InitializesParts
 from elflow.transforms import invert, warn_not_converged
 
@@ -58,6 +58,9 @@ class ImageELF(InitializesParts):
         context: The number of context features, for a distribution of images given a vector.
         bound: The maximum Lipschitz constant of the one-dimensional networks, in (0, 1).
         activation: The activation function of their units.
+        parametrization: The outputs of the hypernetworks: `"bumps"`, or `"weights"` for the paper's own model, as for
+            `ELF`. With `"weights"`, learned noise is conditioned on the image as in the paper, too.
+        noise_sizes: Sizes of the flow of learned noise that differ: `transforms` (2), `units`, `channels`, `blocks`.
 
     Example:
         >>> img = ImageELF((1, 8, 8), levels=17, scales=2, transforms=1, units=8, channels=8, blocks=1)
@@ -83,6 +86,8 @@ class ImageELF(InitializesParts):
         context: int = 0,
         bound: float = 0.99,
         activation: PiecewiseQuadratic = FELU,
+        parametrization: str = "bumps",
+        noise_sizes: dict[str, int] | None = None,
     ) -> None:
         super().__init__()
         check_bound(bound)
@@ -94,7 +99,9 @@ class ImageELF(InitializesParts):
             "blocks": check_count("blocks", blocks),
             "bound": float(bound),
             "activation": activation,
+            "parametrization": parametrization,
         }
+        noise_sizes = check_noise_sizes(noise_sizes or {})
         scales, transforms = check_count("scales", scales), check_count("transforms", transforms)
         levels = check_count("levels", levels, least=2)
         self.classes = classes = check_count("classes", classes, least=0)
@@ -104,7 +111,8 @@ class ImageELF(InitializesParts):
         self.cells = Levels(levels, warp)
         self.flow = MultiscaleELF(shape, classes or context, scales, transforms, **sizes)
         self.shape = self.flow.shape
-        self.noise = ImageNoise(self.shape, levels, **sizes) if dequantization == "variational" else None
+        is_learned = dequantization == "variational"
+        self.noise = ImageNoise(self.shape, levels, **sizes | noise_sizes) if is_learned else None
         self.config = {
             "shape": list(self.shape),
             "levels": levels,
@@ -115,6 +123,7 @@ class ImageELF(InitializesParts):
             "warp": warp,
             "classes": classes,
             "context": context,
+            "noise_sizes": noise_sizes,
         }
 
     @classmethod
@@ -132,7 +141,10 @@ class ImageELF(InitializesParts):
         shape = check_counts("shape", config["shape"])
         context = sum(check_count(name, config[name], least=0) for name in ("classes", "context"))
         layer = blocks * channels * (5 * channels + context) + channels * units
-        return 2 * math.prod(shape) + scales * transforms * layer
+        noise = 0
+        if config["dequantization"] == "variational":
+            noise = ImageNoise.min_numbers(units, channels, blocks, config.get("noise_sizes") or {})
+        return 2 * math.prod(shape) + scales * transforms * layer + noise
 
     @property
     def levels(self) -> int:

@@ -10,13 +10,19 @@ from torch.distributions import Transform
 from zuko.lazy import LazyTransform
 from zuko.transforms import PermutationTransform
 
+from elflow._checks import check_choice
 from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.flows._image_input import check_shape
 from elflow.flows.elf import MAX_OUTPUTS_AT_ONCE
 from elflow.flows.layered import LayeredFlow
-from elflow.functional import bump_size
 from elflow.nn import ActNorm, ImageHypernetwork
-from elflow.transforms import BumpTransform, HeadTransform, RasterTransform
+from elflow.transforms import (
+    PARAMETRIZATIONS,
+    Elementwise,
+    HeadTransform,
+    RasterTransform,
+    make_network_transform,
+)
 
 __all__ = ["ConvolutionalELFTransform", "MultiscaleELF"]
 
@@ -27,7 +33,8 @@ class MultiscaleELF(LayeredFlow):
     """Exact-Lipschitz flow over images of real numbers, given as vectors.
 
     A vector is ordered by row, column and channel. Each scale has several transformations, alternately in raster order
-    and in reversed order, with an `ActNorm` before each and after the last. Between two scales, each block of 2x2
+    and in reversed order, with an `ActNorm` before each and after the last; with `parametrization="weights"` only after
+    each. Between two scales, each block of 2x2
     pixels becomes one pixel with four times the channels. Half of these channels are factored out: they are part of
     the latent vector, and the next scales do not transform them.
 
@@ -43,6 +50,8 @@ class MultiscaleELF(LayeredFlow):
         activation: The activation function of the units.
         image: Whether the context is an image with `context` channels and the height and width of x. This requires
             `scales=1`.
+        parametrization: The outputs of the hypernetworks, as for `ELF`. With `"weights"`, a context image is
+            concatenated to the input of every residual block, as in the paper.
 
     Example:
         >>> flow = MultiscaleELF((1, 8, 8), scales=2, transforms=1, units=8, channels=8, blocks=1)
@@ -63,10 +72,14 @@ class MultiscaleELF(LayeredFlow):
         bound: float = 0.99,
         activation: PiecewiseQuadratic = FELU,
         image: bool = False,
+        parametrization: str = "bumps",
     ) -> None:
         full_shape = shape = check_shape(shape, scales, channels)
         if image and scales > 1:
             raise ValueError(f"scales must be 1 if the context is an image, got {scales}")
+        check_choice("parametrization", parametrization, PARAMETRIZATIONS)
+        has_bumps = parametrization == "bumps"
+        hyper_options = parametrization, image and not has_bumps
         size = features = shape[0] * shape[1] * shape[2]
         layers: list[LazyTransform] = []
         for scale in range(scales):
@@ -76,10 +89,12 @@ class MultiscaleELF(LayeredFlow):
             for number in range(transforms):
                 if number:
                     layers.append(LazyHeadTransform(LazyPermutation(torch.arange(size).flip(0)), size))
-                elf = ConvolutionalELFTransform(shape, context, units, channels, blocks, bound, activation)
-                norm = ActNorm(shape[0], shape[1] * shape[2])
-                layers += [LazyHeadTransform(norm, size), LazyHeadTransform(elf, size)]
-            layers.append(LazyHeadTransform(ActNorm(shape[0], shape[1] * shape[2]), size))
+                sizes = units, channels, blocks, bound, activation
+                elf = ConvolutionalELFTransform(shape, context, *sizes, *hyper_options)
+                parts = [ActNorm(shape[0], shape[1] * shape[2]), elf] if has_bumps else [elf]
+                if not has_bumps or number == transforms - 1:
+                    parts.append(ActNorm(shape[0], shape[1] * shape[2]))
+                layers += [LazyHeadTransform(part, size) for part in parts]
         super().__init__(layers, features, context * shape[1] * shape[2] if image else context)
         self.shape = full_shape
 
@@ -87,7 +102,7 @@ class MultiscaleELF(LayeredFlow):
 class ConvolutionalELFTransform(LazyTransform):
     """Autoregressive transformation of images, given as vectors, in raster order.
 
-    For the arguments see `MultiscaleELF`.
+    For the arguments see `MultiscaleELF`, and `elflow.nn.ImageHypernetwork` for `concatenate`.
 
     Example:
         >>> t = ConvolutionalELFTransform((1, 4, 4), context=0, units=8, channels=8, blocks=1)
@@ -105,11 +120,13 @@ class ConvolutionalELFTransform(LazyTransform):
         blocks: int = 3,
         bound: float = 0.99,
         activation: PiecewiseQuadratic = FELU,
+        parametrization: str = "bumps",
+        concatenate: bool = False,
     ) -> None:
         super().__init__()
         self.bound = bound
         self.activation = activation
-        self.hyper = ImageHypernetwork(shape, context, units, channels, blocks)
+        self.hyper = ImageHypernetwork(shape, context, units, channels, blocks, parametrization, concatenate)
 
     def extra_repr(self) -> str:
         return f"units={self.hyper.units}, bound={self.bound}, activation={self.activation.name}"
@@ -125,18 +142,18 @@ class ConvolutionalELFTransform(LazyTransform):
             self._compute_row_maps,
             sum(self.hyper.memory_channels) * width,
             self.hyper.freeze,
-            rows=max(4, MAX_OUTPUTS_AT_ONCE // (bump_size(self.hyper.units) * size)),
+            rows=max(4, MAX_OUTPUTS_AT_ONCE // (self.hyper.size * size)),
         )
 
-    def _compute_maps(self, x: Tensor, c: Tensor | None) -> BumpTransform:
-        return self._make_bumps(self.hyper(x, c).to(x.dtype))  # autocast may return a lower precision
+    def _compute_maps(self, x: Tensor, c: Tensor | None) -> Elementwise:
+        return self._make_networks(self.hyper(x, c).to(x.dtype))  # autocast may return a lower precision
 
-    def _compute_row_maps(self, x: Tensor, above: Tensor, c: Tensor | None, i: int) -> tuple[BumpTransform, Tensor]:
+    def _compute_row_maps(self, x: Tensor, above: Tensor, c: Tensor | None, i: int) -> tuple[Elementwise, Tensor]:
         phi, memory = self.hyper.compute_row(x, above, c, i)
-        return self._make_bumps(phi.to(x.dtype)), memory.to(x.dtype)
+        return self._make_networks(phi.to(x.dtype)), memory.to(x.dtype)
 
-    def _make_bumps(self, phi: Tensor) -> BumpTransform:
-        return BumpTransform(phi, self.hyper.units, self.bound, self.activation)
+    def _make_networks(self, phi: Tensor) -> Elementwise:
+        return make_network_transform(phi, self.hyper.units, self.bound, self.activation, self.hyper.parametrization)
 
 
 class LazyHeadTransform(LazyTransform):

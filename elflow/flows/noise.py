@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from elflow._checks import check_count
 from elflow.flows.multiscale import MultiscaleELF, Shape
 from elflow.nn import InitializesParts
 
-__all__ = ["DEQUANTIZATIONS", "ImageNoise"]
+__all__ = ["DEQUANTIZATIONS", "ImageNoise", "check_noise_sizes"]
 
 DEQUANTIZATIONS = ["uniform", "variational"]
 N_CHANNELS = 32
@@ -19,7 +20,9 @@ N_CHANNELS = 32
 N_BLOCKS = 4
 """Number of residual blocks that compute these features."""
 N_TRANSFORMS = 2
-"""Number of transformations of the noise."""
+"""Default number of transformations of the noise."""
+SIZES = ["transforms", "units", "channels", "blocks"]
+"""The sizes of the flow of the noise."""
 
 
 class ImageNoise(InitializesParts):
@@ -31,7 +34,9 @@ class ImageNoise(InitializesParts):
     Arguments:
         shape: Channels, height and width.
         levels: The number of values that a pixel can have.
-        sizes: Further arguments of `MultiscaleELF`: the sizes of the hypernetworks, `bound` and `activation`.
+        transforms: The number of transformations.
+        sizes: Further arguments of `MultiscaleELF`: the sizes of the hypernetworks, `bound`, `activation` and
+            `parametrization`.
 
     Example:
         >>> noise = ImageNoise((1, 4, 4), levels=256, units=4, channels=4, blocks=1)
@@ -40,14 +45,21 @@ class ImageNoise(InitializesParts):
         (torch.Size([5, 16]), torch.Size([5]), True)
     """
 
-    def __init__(self, shape: Shape, levels: int, **sizes: Any) -> None:
+    def __init__(self, shape: Shape, levels: int, transforms: int = N_TRANSFORMS, **sizes: Any) -> None:
         super().__init__()
         self.shape = shape
         self.levels = levels
         self.features = nn.Sequential(
             nn.Conv2d(shape[0], N_CHANNELS, 3, padding=1), *[_ResidualBlock(N_CHANNELS) for _ in range(N_BLOCKS)]
         )
-        self.flow = MultiscaleELF(shape, N_CHANNELS, scales=1, transforms=N_TRANSFORMS, image=True, **sizes)
+        self.flow = MultiscaleELF(shape, N_CHANNELS, scales=1, transforms=transforms, image=True, **sizes)
+
+    @staticmethod
+    def min_numbers(units: int, channels: int, blocks: int, sizes: object) -> int:
+        """Lower bound on the number of values of the flow of the noise; `sizes` are those that differ."""
+        defaults = {"transforms": N_TRANSFORMS, "units": units, "channels": channels, "blocks": blocks}
+        own = defaults | check_noise_sizes(sizes)
+        return own["transforms"] * own["channels"] * (5 * own["blocks"] * own["channels"] + own["units"])
 
     def forward(self, levels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Draw a point in each cell.
@@ -76,6 +88,18 @@ class ImageNoise(InitializesParts):
         scaled = levels.to(self.flow.dtype) * (2 / (self.levels - 1)) - 1
         images = scaled.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
         return self.features(images).permute(0, 2, 3, 1).flatten(1)
+
+
+def check_noise_sizes(sizes: object) -> dict[str, int]:
+    """Check sizes of the flow of the noise that differ from those of the images, by name.
+
+    Example:
+        >>> check_noise_sizes({"channels": 192, "blocks": 5})
+        {'channels': 192, 'blocks': 5}
+    """
+    if not isinstance(sizes, dict) or not set(sizes) <= set(SIZES):
+        raise ValueError(f"noise_sizes must be a dictionary with some of {SIZES}, got {sizes!r}")
+    return {name: check_count(f"{name} of noise_sizes", value) for name, value in sizes.items()}
 
 
 class _ResidualBlock(nn.Module):

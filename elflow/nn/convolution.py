@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, pad, relu
 
-from elflow.functional import bump_size
 from elflow.nn.initialization import draw_initial_phi
+from elflow.transforms import network_size
 
 __all__ = ["ImageHypernetwork", "MaskedConvolution"]
 
@@ -88,24 +88,39 @@ class MaskedConvolution(nn.Module):
 class ResidualBlock(nn.Module):
     """Residual block of masked convolutions: wide to narrow, narrow to narrow, narrow to wide.
 
-    Every output sees the whole context, if there is one.
+    Every output sees the whole context of its pixel, if there is one; with `concatenate`, that of the 3x3 pixels
+    around it.
     """
 
-    def __init__(self, channels: int, groups: int, context: int) -> None:
+    def __init__(self, channels: int, groups: int, context: int, concatenate: bool = False) -> None:
         super().__init__()
         self.narrow = MaskedConvolution(2 * channels, channels, groups)
-        self.context = nn.Conv2d(context, channels, 1, bias=False) if context else None
+        size = 3 if concatenate else 1
+        self.context = nn.Conv2d(context, channels, size, padding=size // 2, bias=False) if context else None
+        self.concatenate = concatenate
         self.mix = MaskedConvolution(channels, channels, groups, size=1)
         self.widen = MaskedConvolution(channels, 2 * channels, groups)
 
     def forward(
-        self, x: Tensor, c: Tensor | None, above: Sequence[Tensor | None] = (None, None)
+        self,
+        x: Tensor,
+        c: Tensor | None,
+        above: Sequence[Tensor | None] = (None, None),
+        rows: slice = slice(None),
     ) -> tuple[Tensor, list[Tensor]]:
-        """The output, and the inputs of the two convolutions that see the row above."""
+        """The output, and the inputs of the two convolutions that see the row above.
+
+        Arguments:
+            x: Some rows of the hidden layer.
+            c: The context of these rows, and of further ones around them, or None.
+            above: The inputs of the two convolutions in the row above; None for zeros.
+            rows: The rows of the context that x has.
+        """
         wide = relu(x)
         y = self.narrow(wide, above[0])
-        if self.context is not None:
-            y = y + self.context(c)
+        if self.context is not None and c is not None:
+            # The convolution of concatenated inputs is the sum of two; that of the context needs no mask.
+            y = y + self.context(relu(c) if self.concatenate else c)[:, :, rows]
         slim = relu(self.mix(relu(y)))
         return x + self.widen(slim, above[1]), [wide, slim]
 
@@ -123,6 +138,9 @@ class ImageHypernetwork(nn.Module):
         channels: The width of the narrow convolutions, at least the number of channels of the image. The other
             convolutions are twice as wide.
         blocks: The number of residual blocks. An output sees `2 * blocks + 1` rows above it.
+        parametrization: One of `elflow.transforms.PARAMETRIZATIONS`.
+        concatenate: Whether blocks have the channels of a context image as further inputs of their first convolution,
+            as in the paper. Otherwise each pixel adds a linear map of its context to the output of that convolution.
 
     Example:
         >>> hyper = ImageHypernetwork((3, 8, 8), context=0, units=8, channels=12, blocks=2)
@@ -130,20 +148,32 @@ class ImageHypernetwork(nn.Module):
         torch.Size([5, 192, 21])
     """
 
-    def __init__(self, shape: tuple[int, int, int], context: int, units: int, channels: int, blocks: int) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        context: int,
+        units: int,
+        channels: int,
+        blocks: int,
+        parametrization: str = "bumps",
+        concatenate: bool = False,
+    ) -> None:
         super().__init__()
         self.shape = groups, height, width = shape
         self.context = context
         self.units = units
+        self.parametrization = parametrization
+        self.size = network_size(units, parametrization)
+        self.concatenate = concatenate
         self.channels = channels
         self.first = MaskedConvolution(groups, 2 * channels, groups, strict=True)
         self.row = nn.Parameter(torch.zeros(2 * channels, height, 1))
         self.column = nn.Parameter(torch.zeros(2 * channels, 1, width))
-        self.blocks = nn.ModuleList([ResidualBlock(channels, groups, context) for _ in range(blocks)])
-        self.head = MaskedConvolution(2 * channels, groups * bump_size(units), groups, size=1)
+        self.blocks = nn.ModuleList([ResidualBlock(channels, groups, context, concatenate) for _ in range(blocks)])
+        self.head = MaskedConvolution(2 * channels, groups * self.size, groups, size=1)
         with torch.no_grad():
             self.head.weight.mul_(0.1)
-            self.head.bias.copy_(draw_initial_phi(groups, units).flatten())
+            self.head.bias.copy_(draw_initial_phi(groups, units, parametrization).flatten())
 
     def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
         """The networks of all coordinates.
@@ -153,7 +183,7 @@ class ImageHypernetwork(nn.Module):
             context: Vectors, `(..., context)`, images, `(..., height * width * context)`, or None.
 
         Returns:
-            `(..., channels * height * width, bump_size(units))`.
+            `(..., channels * height * width, network_size(units, parametrization))`.
         """
         batch, c = x.shape[:-1], None
         if context is not None:
@@ -162,7 +192,7 @@ class ImageHypernetwork(nn.Module):
             c = self._to_images(context.expand(*batch, -1), self.context)
         no_rows = [None] * len(self.memory_channels)
         phi, _ = self._apply_layers(self._to_images(x, self.shape[0]), c, slice(None), no_rows)
-        return phi.reshape(*batch, x.shape[-1], bump_size(self.units))
+        return phi.reshape(*batch, x.shape[-1], self.size)
 
     def compute_row(self, x: Tensor, above: Tensor, context: Tensor | None, i: int) -> tuple[Tensor, Tensor]:
         """The networks of one row of pixels, computed from that row and a memory of the row above.
@@ -174,22 +204,26 @@ class ImageHypernetwork(nn.Module):
             i: The index of the row.
 
         Returns:
-            The networks, `(N, width * channels, bump_size(units))`, and the memory of this row, `(N, memory)`, where
-            `memory` is `sum(memory_channels) * width`.
+            The networks, `(N, width * channels, network_size(units, parametrization))`, and the memory of this row,
+            `(N, memory)`, where `memory` is `sum(memory_channels) * width`.
         """
         depth, _, width = self.shape
         rows = slice(i, i + 1)
         c = None if context is None else self._to_images(context, self.context)
-        c = c if c is None or c.shape[2] == 1 else c[:, :, rows]
+        context_rows = slice(None)
+        if c is not None and c.shape[2] > 1:  # with the rows around this one if the blocks see them
+            margin = 1 if self.concatenate else 0
+            first = max(0, i - margin)
+            c, context_rows = c[:, :, first : i + margin + 1], slice(i - first, i - first + 1)
         memories = above.split([channels * width for channels in self.memory_channels], dim=-1)
         inputs_above: list[Tensor | None] = [
             memory.reshape(len(x), 1, width, channels).permute(0, 3, 1, 2)
             for memory, channels in zip(memories, self.memory_channels, strict=True)
         ]
         row = x.reshape(-1, 1, width, depth).permute(0, 3, 1, 2)
-        phi, inputs = self._apply_layers(row, c, rows, inputs_above)
+        phi, inputs = self._apply_layers(row, c, rows, inputs_above, context_rows)
         memory = torch.cat([part.permute(0, 2, 3, 1).flatten(1) for part in inputs], dim=-1)
-        return phi.reshape(len(x), width * depth, bump_size(self.units)), memory
+        return phi.reshape(len(x), width * depth, self.size), memory
 
     @contextmanager
     def freeze(self) -> Iterator[None]:
@@ -212,13 +246,18 @@ class ImageHypernetwork(nn.Module):
         return [self.shape[0], *[2 * self.channels, self.channels] * len(self.blocks)]
 
     def _apply_layers(
-        self, image: Tensor, c: Tensor | None, rows: slice, above: Sequence[Tensor | None]
+        self,
+        image: Tensor,
+        c: Tensor | None,
+        rows: slice,
+        above: Sequence[Tensor | None],
+        context_rows: slice = slice(None),
     ) -> tuple[Tensor, list[Tensor]]:
         """phi of some rows, `(N, height, width, channels * size)`, and the inputs that the row below needs."""
         h, inputs = self.first(image, above[0]) + (self.row[:, rows] + self.column), [image]
         h = h.contiguous(memory_format=torch.channels_last)  # twice as fast on CPUs, and phi need not be copied
         for number, block in enumerate(self.blocks):
-            h, block_inputs = block(h, c, above[1 + 2 * number : 3 + 2 * number])
+            h, block_inputs = block(h, c, above[1 + 2 * number : 3 + 2 * number], context_rows)
             inputs += block_inputs
         return self.head(relu(h)).permute(0, 2, 3, 1), inputs
 

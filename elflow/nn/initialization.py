@@ -24,28 +24,42 @@ WIDTH_RANGE = 0.3, 3.0
 """Range of the initial widths of bumps."""
 SHARPNESS_RANGE = 1.0, 4.0
 """Range of the initial sharpness of the edges of bumps."""
+WEIGHT_RANGE = 0.5, 2.5
+"""Range of the absolute values of initial weights w1."""
 
 
-def draw_initial_phi(networks: int, units: int) -> Tensor:
-    """Random initial parameters of one-dimensional networks, in the form that `elflow.functional.bumps` takes.
+def draw_initial_phi(networks: int, units: int, parametrization: str = "bumps") -> Tensor:
+    """Random initial parameters of one-dimensional networks.
 
     Arguments:
         networks: The number of networks.
         units: The number of units of each network.
+        parametrization: One of `elflow.transforms.PARAMETRIZATIONS`.
 
     Returns:
-        Parameters, `(networks, bump_size(units))`.
+        Parameters, `(networks, network_size(units, parametrization))`.
 
     Example:
         >>> draw_initial_phi(3, units=8).shape
         torch.Size([3, 21])
     """
+    if parametrization == "weights":
+        return _draw_initial_weights(networks, units)
     pairs = (units + 1) // 2
     log_k = torch.empty(networks, units).uniform_(*map(math.log, SHARPNESS_RANGE))
     t = torch.empty(networks, pairs).uniform_(-MAX_POSITION, MAX_POSITION)
     log_w = torch.empty(networks, pairs).uniform_(*map(math.log, WIDTH_RANGE))
     a = 0.5 * pairs**-0.5 * torch.randn(networks, pairs)
     return torch.cat([log_k, t, log_w, a, torch.zeros(networks, 1)], dim=-1)
+
+
+def _draw_initial_weights(networks: int, units: int) -> Tensor:
+    """w1, b1 and w2 of all units, and b2. The paper does not say how it draws them."""
+    sign = torch.randint(2, (networks, units)) * 2 - 1
+    w1 = sign * torch.empty(networks, units).uniform_(*WEIGHT_RANGE)
+    t = torch.empty(networks, units).uniform_(-MAX_POSITION, MAX_POSITION)  # the breakpoint -b1 / w1
+    w2 = 0.5 * units**-0.5 * torch.randn(networks, units)
+    return torch.cat([w1, -w1 * t, w2, torch.zeros(networks, 1)], dim=-1)
 
 
 class DataInitialized(nn.Module):

@@ -23,7 +23,7 @@ class Hypernetwork(nn.Module):
     """Masked MLP that computes a one-dimensional network for each coordinate.
 
     The network of a coordinate depends on the coordinates before it and on the context. The outputs
-    describe networks by their bumps, which `elflow.functional.bumps` converts to weights.
+    describe networks by their bumps, which `elflow.functional.bumps` converts to weights, or by their weights.
 
     Arguments:
         features: The number of coordinates.
@@ -35,6 +35,7 @@ class Hypernetwork(nn.Module):
             last hidden layer. With h hidden features the embedding takes `features * rank * (h + 5/2 H)` weights
             instead of `features * h * 5/2 H`.
         extra_outputs: The number of additional outputs for each coordinate, which are near zero initially.
+        parametrization: One of `elflow.transforms.PARAMETRIZATIONS`.
 
     Example:
         >>> hyper = Hypernetwork(features=3, context=0, units=8, hidden_features=(32, 32), order=(0, 1, 2))
@@ -58,16 +59,18 @@ class Hypernetwork(nn.Module):
         order: Sequence[int],
         rank: int | None = None,
         extra_outputs: int = 0,
+        parametrization: str = "bumps",
     ) -> None:
         super().__init__()
         self.units = units
+        self.parametrization = parametrization
         self.free = () if context else (order[0],)
         self.dependent = tuple(feature for feature in range(features) if feature not in self.free)
         if self.free:
-            self.first = nn.Parameter(pad(draw_initial_phi(1, units), (0, extra_outputs)))
+            self.first = nn.Parameter(pad(draw_initial_phi(1, units, parametrization), (0, extra_outputs)))
         if self.dependent:
             adjacency = _make_adjacency(order, self.dependent, context)
-            initial = pad(draw_initial_phi(len(adjacency), units), (0, extra_outputs))
+            initial = pad(draw_initial_phi(len(adjacency), units, parametrization), (0, extra_outputs))
             count, outputs = initial.shape
             net = MaskedMLP(adjacency.repeat_interleave(rank or outputs, dim=0), hidden_features)
             head = FactoredHead(count, rank, outputs) if rank else nn.Unflatten(-1, (count, outputs))
@@ -90,7 +93,7 @@ class Hypernetwork(nn.Module):
             context: The context, `(..., context)`, or None.
 
         Returns:
-            `(..., len(dependent), bump_size(units) + extra_outputs)`.
+            `(..., len(dependent), network_size(units, parametrization) + extra_outputs)`.
         """
         if context is not None:
             batch = torch.broadcast_shapes(x.shape[:-1], context.shape[:-1])

@@ -60,14 +60,14 @@ def default_options(flow: str, rows: int, features: int) -> dict[str, Any]:
 
     Example:
         >>> default_options("elf", rows=10_000, features=5)
-        {'transforms': 5, 'hidden_features': (128, 128), 'units': 16, 'scale': True}
+        {'transforms': 5, 'hidden_features': (128, 128), 'units': 16}
     """
     is_wide = features >= VERY_MANY_FEATURES and rows >= 50_000
     width = 256 if is_wide else 128 if rows >= 1_000 else 64
     is_shallow = features >= MANY_FEATURES or has_few_rows(rows, features)
     options: dict[str, Any] = {"transforms": 3 if is_shallow else 5, "hidden_features": (width, width)}
     if flow == "elf":
-        return options | {"units": 8 if is_wide else 16, "scale": True}
+        return options | {"units": 8 if is_wide else 16}
     return options if flow in ("maf", "nsf") else {}
 
 

@@ -143,9 +143,7 @@ class _Run:
         flow = flow.to(fabric.device)
         self.flow = flow
         self.parameters = [p for p in flow.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(
-            self.parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
-        )
+        optimizer = recipe.make_optimizer(self.parameters)
         self.scheduler = recipe.make_scheduler(optimizer)
         self.averaged = AveragedModel(flow, multi_avg_fn=make_exponential_average(recipe.ema_decay))
         self.averaged.n_averaged.fill_(1)  # the initial weights are the first ones averaged
@@ -185,7 +183,7 @@ class _Run:
         return self.step == end
 
     def train_step(self, batch: Rows) -> None:
-        """One step of AdamW on a batch; a step whose loss or gradient is not finite is skipped."""
+        """One step of the optimizer on a batch; a step whose loss or gradient is not finite is skipped."""
         self.step += 1
         total, weight, is_refused = torch.tensor(math.nan), 0.0, False
         try:

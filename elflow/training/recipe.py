@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from torch.optim import Optimizer
+from torch.nn import Parameter
+from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, ReduceLROnPlateau, StepLR
 
 from elflow._checks import check_choice, check_count, check_positive
 
-__all__ = ["SCHEDULES", "Recipe", "image_recipe"]
+__all__ = ["OPTIMIZERS", "SCHEDULES", "Recipe", "image_recipe"]
 
+OPTIMIZERS = {"adamw": AdamW, "adam": Adam}
 SCHEDULES = ["constant", "step", "plateau", "cosine", "warmup-exponential"]
 
 
@@ -22,9 +25,10 @@ class Recipe:
     Training proceeds in rounds of `round_steps` steps; after each, the validation rows are scored.
 
     Arguments:
-        learning_rate: Initial learning rate of AdamW.
+        learning_rate: Initial learning rate.
         schedule: Learning-rate schedule. `"constant"` keeps it; `"step"` halves it every `halve_every` steps;
-            `"plateau"` halves it when the held-out log-likelihood has not improved for `plateau_patience` rounds;
+            `"plateau"` halves it when the held-out log-likelihood has not improved by more than `plateau_threshold` for
+            `plateau_patience` rounds, down to `plateau_floor`;
             `"cosine"` decays it to zero over `max_steps`; `"warmup-exponential"` increases it linearly over
             `warmup_steps`, holds it until step `hold_steps`, then multiplies it by `gamma` at each step, down to
             `min_learning_rate`.
@@ -38,13 +42,17 @@ class Recipe:
             the state before, so that a training which resumes with more time is not changed by it.
         max_grad_norm: Maximum norm of the gradient; longer gradients are scaled down. Infinity for no clipping.
         ema_decay: Decay of the exponential moving average of the weights; 0 for no averaging.
-        weight_decay: Weight decay of AdamW.
+        weight_decay: Weight decay.
         halve_every: See `schedule`.
         plateau_patience: See `schedule`.
+        plateau_threshold: See `schedule`; in nats.
+        plateau_floor: See `schedule`.
         warmup_steps: See `schedule`.
         hold_steps: See `schedule`.
         gamma: See `schedule`.
         min_learning_rate: See `schedule`.
+        optimizer: `"adamw"`, whose weight decay shrinks the weights by themselves, or `"adam"`, which adds it to the
+            gradient, as in the paper.
 
     Example:
         >>> recipe = Recipe(schedule="cosine", max_steps=5_000)
@@ -70,6 +78,9 @@ class Recipe:
     hold_steps: int = 100_000
     gamma: float = 0.99999
     min_learning_rate: float = 2e-4
+    plateau_threshold: float = 0.0
+    plateau_floor: float = 0.0
+    optimizer: str = "adamw"
 
     def __post_init__(self) -> None:
         # Checked values are stored as Python's own numbers: NumPy scalars, as of parameter grids, do not fit into JSON.
@@ -83,6 +94,7 @@ class Recipe:
         check_choice("schedule", self.schedule, SCHEDULES)
         if self.race_steps is not None:
             object.__setattr__(self, "race_steps", check_count("race_steps", self.race_steps))
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
         if self.time_limit is not None:
             object.__setattr__(self, "time_limit", check_positive("time_limit", self.time_limit))
         if not self.max_grad_norm > 0:
@@ -90,26 +102,33 @@ class Recipe:
         for name in ("ema_decay", "cooldown"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
-        for name in ("max_grad_norm", "ema_decay", "weight_decay", "cooldown"):
+        for name in ("weight_decay", "plateau_threshold", "plateau_floor"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name in ("max_grad_norm", "ema_decay", "weight_decay", "cooldown", "plateau_threshold", "plateau_floor"):
             object.__setattr__(self, name, float(getattr(self, name)))
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as a dictionary for JSON."""
         return asdict(self)
 
+    def make_optimizer(self, parameters: Sequence[Parameter]) -> Optimizer:
+        """The optimizer of some parameters."""
+        chosen = OPTIMIZERS[self.optimizer]
+        return chosen(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
+
     def make_scheduler(self, optimizer: Optimizer) -> LRScheduler | ReduceLROnPlateau:
         """Learning-rate scheduler; `"plateau"` steps after each round, all others after each training step."""
         if self.schedule == "plateau":
-            # Any improvement counts. torch's default threshold is relative, which has no meaning for a log-likelihood.
+            # torch's default threshold is relative, which has no meaning for a log-likelihood.
             return ReduceLROnPlateau(
                 optimizer,
                 mode="max",
                 factor=0.5,
                 patience=self.plateau_patience - 1,
-                threshold=0.0,
+                threshold=self.plateau_threshold,
                 threshold_mode="abs",
+                min_lr=self.plateau_floor,
             )
         if self.schedule == "step":
             return StepLR(optimizer, self.halve_every, gamma=0.5)
@@ -171,16 +190,17 @@ IMAGE_RECIPE_CPU = replace(
 """Settings for ten minutes on a CPU: a larger learning rate and smaller batches."""
 
 
-def image_recipe(size: str = "paper") -> Recipe:
+def image_recipe(size: str = "gpu") -> Recipe:
     """Training settings for image models.
 
     Arguments:
-        size: As in `elflow.flows.preset`: `"paper"`, or `"cpu"` for ten minutes on a CPU.
+        size: As in `elflow.flows.preset`: `"paper"` and `"gpu"` for the paper's settings, `"cpu"` for ten minutes on a
+            CPU.
 
     Example:
         >>> image_recipe("cpu").batch_size
         32
     """
-    recipes = {"paper": IMAGE_RECIPE, "cpu": IMAGE_RECIPE_CPU}
+    recipes = {"paper": IMAGE_RECIPE, "gpu": IMAGE_RECIPE, "cpu": IMAGE_RECIPE_CPU}
     check_choice("size", size, recipes)
     return recipes[size]

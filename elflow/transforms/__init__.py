@@ -20,11 +20,13 @@ from elflow.transforms.elementwise import (
     ELFTransform,
     ScaledTransform,
 )
+from elflow.transforms.parametrization import PARAMETRIZATIONS, make_network_transform, network_size
 from elflow.transforms.raster import RasterTransform
 from elflow.transforms.stack import HeadTransform, StackTransform
 
 __all__ = [
     "METHODS",
+    "PARAMETRIZATIONS",
     "ActNormTransform",
     "AutoregressiveTransform",
     "BumpTransform",
@@ -38,5 +40,7 @@ __all__ = [
     "ScaledTransform",
     "StackTransform",
     "invert",
+    "make_network_transform",
+    "network_size",
     "warn_not_converged",
 ]

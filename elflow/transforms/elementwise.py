@@ -85,6 +85,12 @@ class ELFTransform(Elementwise):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(units={self.parameters[0].shape[-1]}, bound={self.bound})"
 
+    def select(self, columns: slice) -> ELFTransform:
+        """The transform of a slice of the coordinates."""
+        w1, b1, w2, b2 = self.parameters
+        w1, b1, w2 = (w[..., columns, :] for w in (w1, b1, w2))
+        return ELFTransform(w1, b1, w2, b2[..., columns], self.bound, self.activation)
+
     def _inverse(self, y: Tensor) -> Tensor:
         return elf_inverse(y, *self.parameters, bound=self.bound, activation=self.activation)
 
@@ -144,7 +150,7 @@ class ScaledTransform(Elementwise):
         True
     """
 
-    def __init__(self, log_scale: Tensor, transform: BumpTransform) -> None:
+    def __init__(self, log_scale: Tensor, transform: BumpTransform | ELFTransform) -> None:
         super().__init__()
         self.log_scale = log_scale
         self.transform = transform

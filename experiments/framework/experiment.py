@@ -25,7 +25,7 @@ class Plan:
     """Settings of a run.
 
     Arguments:
-        scale: `"cpu"` for minutes on two cores, `"paper"` for sizes near the paper's.
+        scale: `"cpu"` for minutes on two cores, `"paper"` for the settings of the paper.
         data: The folder with data sets; None if there is none.
         seed: The random seed.
         effort: A multiplier for training steps, sizes and timing.

@@ -21,6 +21,7 @@ from elflow.kernels import native
 __all__ = [
     "count_parameters",
     "describe_machine",
+    "fit_line",
     "mean_and_error",
     "median_times",
     "peak_memory",
@@ -116,3 +117,17 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
+    """Least-squares line through points: its intercept, its slope, and R^2.
+
+    Example:
+        >>> fit_line([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
+        (1.0, 2.0, 1.0)
+    """
+    a, b = torch.tensor([list(x), list(y)], dtype=torch.float64)
+    across, up = a - a.mean(), b - b.mean()
+    slope = (across @ up) / (across @ across)
+    rest = up - slope * across
+    return float(b.mean() - slope * a.mean()), float(slope), float(1 - (rest @ rest) / (up @ up))

@@ -38,6 +38,7 @@ def fit_batches(
     rounds: int = 100,
     seed: int = 0,
     device: str = "cpu",
+    max_grad_norm: float = 1.0,
 ) -> tuple[F, Training]:
     """Fit a flow to batches that are drawn for each step, and halve the learning rate every quarter of the steps.
 
@@ -50,6 +51,7 @@ def fit_batches(
         rounds: The number of entries of the history, about.
         seed: The random seed.
         device: `"cpu"` or `"cuda"`.
+        max_grad_norm: The maximum norm of the gradient; infinity for no clipping.
 
     Returns:
         The flow with averaged weights, and the history.
@@ -68,5 +70,6 @@ def fit_batches(
         max_steps=steps,
         round_steps=max(1, steps // rounds),
         ema_decay=ema_decay,
+        max_grad_norm=max_grad_norm,
     )
     return fit(flow, draw_batch, recipe=recipe, seed=seed, fabric=make_fabric(device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ __all__ = ["report"]
 
 TITLES = {
     "elf": "ELF-AR",
+    "elf-paper": "ELF-AR (the paper's)",
     "nsf": "NSF",
     "maf": "MAF",
     "gaussian": "Gaussian",
@@ -38,7 +40,7 @@ class Best(NamedTuple):
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     """Tables and figures of all data sets."""
     sets: dict[str, dict[str, Best]] = {}
-    for key, record in records.items():
+    for key, record in _average_cells(records).items():
         models = sets.setdefault(record["set"], {})
         rival = models.get(record["model"])
         if rival is None or record.get("validation", 0) > rival.record.get("validation", 0):
@@ -54,6 +56,22 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     return Report(" ".join(filter(None, sentences)), tables, pictures)
 
 
+def _average_cells(records: dict[str, Record]) -> dict[str, Record]:
+    """Records with the models of each cell of the paper's grid in one: their means, and their standard deviation."""
+    cells: dict[str, list[Record]] = {}
+    for key, record in records.items():
+        cells.setdefault(f"{record['set']}, {record['cell']}" if record.get("cell") else key, []).append(record)
+    averaged = {}
+    for key, some in cells.items():
+        averaged[key] = some[0]
+        if len(some) > 1:
+            tests = [record["test"] for record in some]
+            validation = statistics.fmean(record["validation"] for record in some)
+            means = {"test": statistics.fmean(tests), "error": statistics.stdev(tests), "validation": validation}
+            averaged[key] = some[0] | means | {"models": len(some)}
+    return averaged
+
+
 def _likelihoods(name: str, models: dict[str, Best]) -> Table:
     rows: list[tuple[float, tuple[str, ...]]] = []
     for model, best in models.items():
@@ -62,12 +80,15 @@ def _likelihoods(name: str, models: dict[str, Best]) -> Table:
         batch = f"{record['batch_size']:,}" if "batch_size" in record else ""
         prepared = "whitened" if record.get("whitened") else "standardised"
         sizes = f"{record['parameters']:,}", prepared, steps, batch
-        rows.append((record["test"], (TITLES[model], *sizes, _nats(record), "measured here")))
+        about = f", {record['cell']}" if record.get("cell") else ""
+        about += f", {record['models']} models" if "models" in record else ""
+        rows.append((record["test"], (f"{TITLES[model]}{about}", *sizes, _nats(record), "measured here")))
     compared = COMPARED.get(name, name)
     for published in TABULAR:
         if published.dataset == compared:
             reference = f"*published*: {published.reference}"
-            rows.append((published.value, (published.system, "", "", "", "", f"{published.value:g}", reference)))
+            value = f"{published.value:g}" + ("" if published.error is None else f" ± {published.error:g}")
+            rows.append((published.value, (published.system, "", "", "", "", value, reference)))
     rows.sort(key=lambda row: -row[0])
     columns = ("model", "parameters", "preparation", "steps", "batch size", "test nats", "source")
     return Table(name, columns, [cells for _, cells in rows], REMARKS.get(name, ""))

@@ -16,6 +16,7 @@ from elflow.functional import lipschitz
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table, group_records
 from experiments.framework.figure import GREEN, INK, SOFT, draw_figure
 from experiments.framework.measure import count_parameters, mean_and_error
+from experiments.paper.claims import with_claims
 
 __all__ = ["EXPERIMENT", "METHODS", "ExactNetwork", "build", "one_layer_bound"]
 
@@ -228,6 +229,6 @@ def _draw(path: Path, runs: dict[str, list[Record]]) -> None:
         figure.suptitle("abs(x) with 1-Lipschitz networks", fontsize=12, color=INK)
 
 
-EXPERIMENT = Experiment(
-    "absolute-value", "Learning the absolute value under a Lipschitz constraint", jobs, work, report
+EXPERIMENT = with_claims(
+    Experiment("absolute-value", "Learning the absolute value under a Lipschitz constraint", jobs, work, report)
 )

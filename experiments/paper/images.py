@@ -19,6 +19,7 @@ from elflow.training import Recipe, image_recipe
 from experiments.data.images import find_images, list_missing, load_images, spread
 from experiments.framework.experiment import Experiment, Job, Plan, Record
 from experiments.paper._image_report import report
+from experiments.paper.claims import with_claims
 from experiments.paper.image_fit import (
     GLOW,
     GLOW_RECIPE,
@@ -31,6 +32,7 @@ from experiments.paper.image_fit import (
     summarize_training,
     train_images,
 )
+from experiments.paper.settings import IMAGES
 
 __all__ = ["EXPERIMENT", "make_job", "work"]
 
@@ -82,9 +84,11 @@ def make_job(plan: Plan, name: str, system: str, kind: str, scale: str) -> Job:
             "system": system,
             "preset": name,
             "scale": scale,
+            "size": scale,
+            "time_limit": None if scale == "cpu" else IMAGES.max_seconds,
             "changes": {"dequantization": kind} if system == "elf" else GLOW,
             "recipe": {} if system == "elf" else GLOW_RECIPE,
-            "steps": plan.scaled(STEPS[name] if scale == "cpu" else image_recipe().max_steps),
+            "steps": plan.scaled(STEPS[name] if scale == "cpu" else image_recipe("paper").max_steps),
             "n_validation": N_VALIDATION[name] if scale == "cpu" else None,
             "n_test": N_TEST[name] if scale == "cpu" else None,
             "n_samples": N_SAMPLES[name] if scale == "cpu" else N_SAMPLES_PAPER,
@@ -126,7 +130,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
 
 def _make_model(settings: Record, x: Tensor) -> tuple[nn.Module, Recipe]:
     """A model with random weights, and its recipe."""
-    chosen = preset(settings["preset"], settings["scale"])
+    chosen = preset(settings["preset"], settings["size"])
     recipe = replace(image_recipe(settings["scale"]), **settings["recipe"])
     torch.manual_seed(settings["seed"])
     flow: nn.Module
@@ -135,7 +139,7 @@ def _make_model(settings: Record, x: Tensor) -> tuple[nn.Module, Recipe]:
     else:
         flow = chosen.build(**settings["changes"])
     rounds: dict[str, Any] = {} if settings["scale"] == "cpu" else {"rounds": None}
-    return flow, shorten_recipe(recipe, settings["steps"], **rounds)
+    return flow, replace(shorten_recipe(recipe, settings["steps"], **rounds), time_limit=settings["time_limit"])
 
 
 def missing(plan: Plan) -> list[str]:
@@ -147,4 +151,4 @@ def missing(plan: Plan) -> list[str]:
     return lines
 
 
-EXPERIMENT = Experiment("images", "Likelihoods of images", jobs, work, report, missing)
+EXPERIMENT = with_claims(Experiment("images", "Likelihoods of images", jobs, work, report, missing))

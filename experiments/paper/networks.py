@@ -13,6 +13,7 @@ from elflow.activations import FELU, QELU, RELU, PiecewiseQuadratic
 from elflow.functional import elf, elf_inverse, lipschitz
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
 from experiments.framework.figure import ACCENT, GREEN, INK, SOFT, draw_figure
+from experiments.paper.claims import with_claims
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -188,4 +189,4 @@ def _apart(record: Record, activation: str) -> float:
     return max(abs(grid / slopes["ELU", units] - 1) for (name, units), grid in slopes.items() if name == activation)
 
 
-EXPERIMENT = Experiment("networks", "One-layer networks and their Lipschitz constants", jobs, work, report)
+EXPERIMENT = with_claims(Experiment("networks", "One-layer networks and their Lipschitz constants", jobs, work, report))

@@ -22,6 +22,7 @@ from experiments.framework.experiment import Experiment, Job, Plan, Record, Repo
 from experiments.framework.figure import ACCENT, GREEN, INK, SOFT, draw_figure
 from experiments.framework.measure import count_parameters, mean_and_error
 from experiments.framework.training import fit_batches
+from experiments.paper.claims import with_claims
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -304,4 +305,4 @@ def _draw_losses(place: Axes, runs: dict[str, list[Record]]) -> None:
     place.legend(frameon=False, fontsize=8, loc="upper right")
 
 
-EXPERIMENT = Experiment("relu-flow", "ReLU in a flow, on a uniform distribution", jobs, work, report)
+EXPERIMENT = with_claims(Experiment("relu-flow", "ReLU in a flow, on a uniform distribution", jobs, work, report))

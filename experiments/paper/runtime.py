@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,9 @@ from elflow.functional import lipschitz
 from elflow.kernels import native
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
 from experiments.framework.figure import ACCENT, GREEN, INK, SOFT, draw_figure
-from experiments.framework.measure import describe_machine, median_times
+from experiments.framework.measure import describe_machine, fit_line, median_times
+from experiments.paper._judges import MIN_FITTED_UNITS
+from experiments.paper.claims import with_claims
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,8 +29,6 @@ UNITS = [16, 32, 64, 128, 256, 512, 1024]
 BATCHES = [64, 128, 256, 384, 512, 768, 1024]
 FIXED_UNITS = 32
 SECONDS = 40.0
-MIN_FITTED_UNITS = 128
-"""Powers of the number of units are fitted from here on, where the highest power dominates."""
 
 
 def papers_algorithm(w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
@@ -79,20 +79,6 @@ def networks_per_call(name: str, units: int) -> int:
         (2, 64)
     """
     return 2**16 // units if name == "elflow" else 2**21 // units**2
-
-
-def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
-    """Least-squares line through points: its intercept, its slope, and R^2.
-
-    Example:
-        >>> fit_line([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
-        (1.0, 2.0, 1.0)
-    """
-    a, b = torch.tensor([list(x), list(y)], dtype=torch.float64)
-    across, up = a - a.mean(), b - b.mean()
-    slope = (across @ up) / (across @ across)
-    rest = up - slope * across
-    return float(b.mean() - slope * a.mean()), float(slope), float(1 - (rest @ rest) / (up @ up))
 
 
 def jobs(plan: Plan) -> list[Job]:
@@ -239,4 +225,6 @@ def _draw_fit(place: Axes, sizes: list[int], fit: Callable[[Tensor], Tensor], la
     place.plot(x[y > 0], y[y > 0], color=INK, linestyle=":", linewidth=1.2, label=label, zorder=3)
 
 
-EXPERIMENT = Experiment("runtime", "Run time of exact Lipschitz constants", jobs, work, report, exclusive=True)
+EXPERIMENT = with_claims(
+    Experiment("runtime", "Run time of exact Lipschitz constants", jobs, work, report, exclusive=True)
+)

@@ -19,6 +19,7 @@ from experiments.framework.experiment import Experiment, Job, Plan, Record, Repo
 from experiments.framework.figure import draw_figure
 from experiments.framework.files import read_json
 from experiments.paper._image_report import SYSTEMS, format_bits
+from experiments.paper.claims import with_claims
 from experiments.paper.image_fit import (
     SAMPLES_FILE,
     save_samples,
@@ -202,4 +203,4 @@ def missing(plan: Plan) -> list[str]:
     return [f"{describe_missing('A model of MNIST', MODEL)}; samples of the experiment images are shown without it"]
 
 
-EXPERIMENT = Experiment("samples", "Sampled images", jobs, work, report, missing)
+EXPERIMENT = with_claims(Experiment("samples", "Sampled images", jobs, work, report, missing))

@@ -23,6 +23,7 @@ from experiments.data.images import MODEL, find_images, find_model, list_missing
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
 from experiments.framework.figure import ACCENT, GREEN, SOFT, draw_figure
 from experiments.framework.training import fit_batches
+from experiments.paper.claims import with_claims
 from experiments.paper.image_fit import score_images, shorten_recipe, train_images
 
 if TYPE_CHECKING:
@@ -314,4 +315,4 @@ def _draw_calls(place: Axes, record: Record) -> None:
     place.set(title=TITLES[record["flow_of"]], xlabel="layer")
 
 
-EXPERIMENT = Experiment("sampling", "Costs of sampling", jobs, work, report, missing)
+EXPERIMENT = with_claims(Experiment("sampling", "Costs of sampling", jobs, work, report, missing))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +18,21 @@ from elflow.flows.whitening import Whitened
 from elflow.training import Recipe, Rows, fit
 from experiments.data import describe_missing
 from experiments.data.maf import MAF_SETS, find_maf, maf_files, read_maf
-from experiments.framework.experiment import Experiment, Job, Plan, Record
+from experiments.framework.experiment import Experiment, Job, Option, Plan, Record
 from experiments.framework.measure import count_parameters, sample_mean_and_error
+from experiments.framework.options import parse_choices, parse_count
 from experiments.framework.training import make_fabric
 from experiments.paper._tabular_report import report
+from experiments.paper.claims import with_claims
+from experiments.paper.settings import TABLES
 
 __all__ = ["EXPERIMENT", "work"]
 
-HIDDEN = (8, 16, 32, 64)
-"""The paper's grid of hidden features, as multiples of the number of features."""
-DECAYS = (1e-4, 1e-5, 1e-6)
-"""The paper's grid of weight decays."""
 TEST_BLOCK = 4_096
 
-PAPER = Recipe(
-    learning_rate=1e-3,
-    schedule="plateau",
-    batch_size=512,
-    max_steps=2_000_000,
-    round_steps=1_000,
-    plateau_patience=5,
-    patience=30,
-)
-"""The paper's protocol: the learning rate halves on plateaus of five rounds, and training stops early."""
 CPU = Recipe(learning_rate=3e-3, schedule="cosine", batch_size=256, round_steps=200, patience=100_000)
 MAX_VALIDATION_ROWS = 5_000
+"""Maximum number of validation rows at the scale of CPUs."""
 
 _NARROW: dict[str, Any] = {"transforms": 5, "hidden_features": [128, 128]}
 _WIDE: dict[str, Any] = {"transforms": 3, "hidden_features": [256, 256]}
@@ -74,13 +66,32 @@ def jobs(plan: Plan) -> list[Job]:
                 recipe = replace(CPU, max_steps=plan.scaled(small["steps"]))
                 settings = {"model": model, "flow": small["flow"], "whiten": small.get("whiten", False)}
                 jobs.append(Job(f"{name}-{model}", base | settings | {"recipe": recipe.to_dict()}))
-            continue
-        for times in HIDDEN:
-            for decay in DECAYS:
-                recipe = replace(PAPER, weight_decay=decay, max_steps=plan.scaled(PAPER.max_steps))
-                flow = {"transforms": 5, "units": 32, "hidden_features": [times * features] * 2}
-                settings = {"model": "elf", "flow": flow, "whiten": False, "recipe": recipe.to_dict()}
-                jobs.append(Job(f"{name}-elf-{times}d-{decay:g}", base | settings | {"device": plan.device}))
+        else:
+            jobs += _make_grid(plan, name, features, base)
+    return jobs
+
+
+def _make_grid(plan: Plan, name: str, features: int, base: Record) -> list[Job]:
+    """The paper's grid on a data set: the jobs of its ELF-AR."""
+    options, jobs = plan.options, []
+    grid = product(
+        map(int, options.get("widths", TABLES.widths)),
+        map(float, options.get("decays", TABLES.decays)),
+        map(int, options.get("units", TABLES.units)),
+        plan.seeds(TABLES.models)[: options.get("models", TABLES.models)],
+    )
+    for width, decay, units, seed in grid:
+        settings = {
+            "model": "elf-paper",
+            "cell": f"{width}d, {units} units, decay {decay:g}",
+            "flow": TABLES.make_elf(features, width, units),
+            "whiten": False,
+            "recipe": TABLES.make_recipe(name, decay),
+            "epochs": plan.scaled(TABLES.max_epochs),
+            "model_seed": seed,
+            "device": plan.device,
+        }
+        jobs.append(Job(f"{name}-elf-{width}d-{units}-{decay:g}-{seed}", base | settings))
     return jobs
 
 
@@ -122,17 +133,24 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     if settings["model"] == "gaussian":
         scores = _summarize(_score_gaussian(train, test) + volume)
         return record | scores | {"parameters": features * (features + 3) // 2}
-    torch.manual_seed(settings["seed"])
-    defaults = {"scale": False} if settings["model"] == "elf" else {}  # the paper's own form
-    flow = build_flow(settings["model"], features, options=defaults | settings["flow"])
+    seed = settings["model_seed"] if "model_seed" in settings else settings["seed"]
+    torch.manual_seed(seed)
+    defaults = {"scale": False} if settings["model"] == "elf" else {}
+    flow = build_flow(settings["model"].removesuffix("-paper"), features, options=defaults | settings["flow"])
+    recipe = Recipe(**settings["recipe"])
+    if "epochs" in settings:  # rounds are epochs, and all validation rows are scored
+        epoch = math.ceil(len(train) / recipe.batch_size)
+        recipe = replace(recipe, round_steps=epoch, max_steps=settings["epochs"] * epoch)
+    else:
+        val = val[:: -(-len(val) // MAX_VALIDATION_ROWS)]
     if settings["whiten"]:
         flow = Whitened(flow, features, learnable=False)
     best, training = fit(
         flow,
         Rows(train),
-        Rows(val[:: -(-len(val) // MAX_VALIDATION_ROWS)]),
-        Recipe(**settings["recipe"]),
-        seed=settings["seed"],
+        Rows(val),
+        recipe,
+        seed=seed,
         checkpoint=folder / "checkpoint",
         fingerprint=json.dumps(settings, sort_keys=True),
         fabric=make_fabric(settings.get("device", "cpu")),
@@ -149,6 +167,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
             "training": training.seconds,
             "stopped": training.stopped,
             "whitened": settings["whiten"],
+            "cell": settings.get("cell", ""),
             "batch_size": settings["recipe"]["batch_size"],
             "curve": {
                 "step": [entry["step"] for entry in shown],
@@ -176,4 +195,17 @@ def _summarize(log_prob: Tensor) -> Record:
     return {"test": mean, "error": error}
 
 
-EXPERIMENT = Experiment("tabular", "Tables: density estimation in 6 to 63 dimensions", jobs, work, report, missing)
+def _parse_some(values: Sequence[float]) -> Option:
+    names = [f"{value:g}" for value in values]
+    return Option(parse_choices(names), f"part of the paper's grid, with --scale paper: some of {', '.join(names)}")
+
+
+OPTIONS = {
+    "widths": _parse_some(TABLES.widths),
+    "decays": _parse_some(TABLES.decays),
+    "units": _parse_some(TABLES.units),
+    "models": Option(parse_count, f"models of each cell of the paper's grid, at most {TABLES.models}"),
+}
+EXPERIMENT = with_claims(
+    Experiment("tabular", "Tables: density estimation in 6 to 63 dimensions", jobs, work, report, missing, OPTIONS)
+)

@@ -5,10 +5,12 @@ All models are trained by one protocol and compared with the entropy bound.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ from elflow.flows import ELF
 from experiments.framework.experiment import Experiment, Job, Plan, Record
 from experiments.framework.measure import count_parameters, median_times, sample_mean_and_error
 from experiments.framework.training import fit_batches
-from experiments.paper._toy_report import report
+from experiments.paper._toy_report import PAPERS_ELF, WIDTHS, report, split_reading
+from experiments.paper.claims import with_claims
+from experiments.paper.settings import TOYS
 from experiments.systems import SYSTEMS, available, build
 
 __all__ = ["CHECKERBOARD", "EIGHT_GAUSSIANS", "SETTINGS", "Fit", "Setting", "evaluate", "fit_toy", "make_step"]
@@ -38,6 +42,8 @@ class Setting:
     batch_size: int = 128
     parameters: int = 250_000
     """Approximate number of parameters of the compared systems."""
+    clip: bool = True
+    """Whether gradients are clipped to a norm of 1."""
 
 
 SETTINGS = {
@@ -49,7 +55,7 @@ SETTINGS = {
 """Settings of ELF for the toy distributions: about 250 and 500 thousand parameters."""
 STEPS = {"eight-gaussians": 2_000, "checkerboard": 1_500}
 """Training steps at the scale of CPUs."""
-PAPER_STEPS = 10_000
+PAPER_STEPS = TOYS["checkerboard"].steps
 N_SEEDS = 3
 SLOW = {"cnf": 0.05, "cpflow": 0.5, "residual": 0.5, "unaf": 0.25, "planar": 1.0, "radial": 1.0}
 """Fraction of the steps that slow systems have at the scale of CPUs, where they have one seed only."""
@@ -102,6 +108,7 @@ def fit_toy(
         setting.ema_decay,
         seed=seed,
         device=device,
+        max_grad_norm=1.0 if setting.clip else math.inf,
     )
     curve = {
         "step": [float(entry["step"]) for entry in training.history],
@@ -125,28 +132,68 @@ def _log_prob(flow: nn.Module, x: Tensor) -> Tensor:
     return torch.cat([flow().log_prob(some.to(device)).detach().double().cpu() for some in x.split(10_000)])
 
 
-def _make_model(toy_name: str, model: str) -> nn.Module:
-    setting = SETTINGS[toy_name]
-    if model == "elf":
+def _make_model(toy_name: str, model: str, layers: int | None = None) -> nn.Module:
+    setting, paper = SETTINGS[toy_name], TOYS[toy_name]
+    name, reading = split_reading(model)
+    if name == "elf":
         return ELF(features=2, **setting.flow, scale=False)
-    return build(model, features=2, transforms=setting.flow["transforms"], parameters=setting.parameters)
+    if name == PAPERS_ELF:
+        return ELF(features=2, **paper.make_elf())
+    transforms = setting.flow["transforms"]
+    if reading == WIDTHS:
+        return build(name, features=2, transforms=transforms, width=paper.widths[name], layers=layers)
+    return build(name, features=2, transforms=transforms, parameters=setting.parameters, layers=layers)
 
 
-def jobs(toy_name: str, plan: Plan) -> list[Job]:
-    setting = SETTINGS[toy_name]
-    steps = STEPS[toy_name] if plan.scale == "cpu" else PAPER_STEPS
-    jobs = []
-    models = ["elf", *(name for name in SYSTEMS if available(name))]
+def _cpu_jobs(toy_name: str, plan: Plan, models: Sequence[str]) -> list[Job]:
+    setting, jobs = SETTINGS[toy_name], []
     for model in models:
-        is_slow = model in SLOW and plan.scale == "cpu"
-        share = SLOW[model] if is_slow else 1.0
-        for number, seed in enumerate(plan.seeds(N_SEEDS)[: 1 if is_slow else N_SEEDS]):
-            settings = {"toy": toy_name, "model": model, "steps": plan.scaled(round(share * steps))}
+        share = SLOW.get(model, 1.0)
+        for number, seed in enumerate(plan.seeds(N_SEEDS)[: 1 if model in SLOW else N_SEEDS]):
+            settings = {"toy": toy_name, "model": model, "steps": plan.scaled(round(share * STEPS[toy_name]))}
             settings |= {"seed": seed, "device": plan.device}
             learning_rate = LEARNING_RATES.get(model, setting.learning_rate)
             settings |= {"setting": asdict(replace(setting, learning_rate=learning_rate))}
             jobs.append(Job(f"{model}-{number}", settings))
-    speed = {"toy": toy_name, "models": models, "setting": asdict(setting), "seconds": 60 * min(1.0, plan.effort)}
+    return jobs
+
+
+def _paper_jobs(toy_name: str, plan: Plan, models: Sequence[str]) -> list[Job]:
+    """Every model by the paper's protocol, with each of its learning rates.
+
+    The systems whose hidden sizes the paper prints are trained twice: with these, and with the printed number of
+    parameters.
+    """
+    paper, jobs = TOYS[toy_name], []
+    printed = [f"{name}:{WIDTHS}" for name in paper.widths if name in models]
+    for model, rate in product([*models, *printed], paper.learning_rates):
+        own = Setting(
+            paper.make_elf() if model == PAPERS_ELF else SETTINGS[toy_name].flow,
+            rate,
+            paper.ema_decay,
+            paper.batch_size,
+            paper.parameters,
+            clip=False,
+        )
+        for number, seed in enumerate(plan.seeds(N_SEEDS)):
+            settings = {"toy": toy_name, "model": model, "steps": plan.scaled(paper.steps), "seed": seed}
+            settings |= {"device": plan.device, "layers": paper.hidden_layers, "setting": asdict(own)}
+            jobs.append(Job(f"{model.replace(':', '-')}-{rate:g}-{number}", settings))
+    return jobs
+
+
+def jobs(toy_name: str, plan: Plan) -> list[Job]:
+    setting = SETTINGS[toy_name]
+    models = ["elf", PAPERS_ELF, *(name for name in SYSTEMS if available(name))]
+    make_jobs = _cpu_jobs if plan.scale == "cpu" else _paper_jobs
+    jobs = make_jobs(toy_name, plan, models)
+    speed = {
+        "toy": toy_name,
+        "models": models,
+        "layers": None if plan.scale == "cpu" else TOYS[toy_name].hidden_layers,
+        "setting": asdict(setting),
+        "seconds": 60 * min(1.0, plan.effort),
+    }
     longest_first = sorted(jobs, key=lambda job: job.settings["model"] != "cnf")
     return [*longest_first, Job("speed", speed, exclusive=True)]
 
@@ -157,8 +204,9 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     name, model, seed = settings["toy"], settings["model"], settings["seed"]
     torch.manual_seed(seed)
     distribution = toy.DISTRIBUTIONS[name]()
-    flow = _make_model(name, model).to(settings["device"])
-    points = TEST_POINTS if SLOW.get(model, 1.0) == 1 else TEST_POINTS // 20
+    flow = _make_model(name, model, settings.get("layers")).to(settings["device"])
+    own, _ = split_reading(model)
+    points = TEST_POINTS if SLOW.get(own, 1.0) == 1 else TEST_POINTS // 20
     setting = Setting(**settings["setting"])
     result = fit_toy(flow, distribution, setting, settings["steps"], points, seed, settings["device"])
     extent = float(distribution.extent)
@@ -168,7 +216,8 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         np.savez_compressed(file, axis=axis.numpy(), density=density.float().numpy())
     record = {"model": model, "gap": result.gap, "error": result.error, "parameters": result.parameters}
     record |= {"steps": settings["steps"], "training": result.seconds, "curve": result.curve}
-    if model == "elf" or SYSTEMS[model].samples:
+    record |= {"learning_rate": setting.learning_rate}
+    if own not in SYSTEMS or SYSTEMS[own].samples:
         record["sampling"] = _time_sampling(result.flow)
     return record
 
@@ -190,8 +239,8 @@ def _measure_speed(settings: Record) -> Record:
     x = toy.DISTRIBUTIONS[settings["toy"]]().sample((1_000,))
     steps, densities = {}, {}
     for model in settings["models"]:
-        steps[model] = make_step(_make_model(settings["toy"], model), x[: setting.batch_size])
-        densities[model] = _make_score(_make_model(settings["toy"], model), x)
+        steps[model] = make_step(_make_model(settings["toy"], model, settings["layers"]), x[: setting.batch_size])
+        densities[model] = _make_score(_make_model(settings["toy"], model, settings["layers"]), x)
     step = median_times(steps, settings["seconds"] / 2)
     return {"step": step, "density": median_times(densities, settings["seconds"] / 2)}
 
@@ -235,7 +284,7 @@ def missing(plan: Plan) -> list[str]:
 
 
 def _make_experiment(name: str, title: str) -> Experiment:
-    return Experiment(name, title, partial(jobs, name), work, partial(report, name), missing)
+    return with_claims(Experiment(name, title, partial(jobs, name), work, partial(report, name), missing))
 
 
 EIGHT_GAUSSIANS = _make_experiment(

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from elflow._checks import check_positive
 from elflow.activations import FELU, PiecewiseQuadratic, check_activation
+from elflow.functional import lipschitz
 
-__all__ = ["approximate"]
+__all__ = ["approximate", "approximate_conditional"]
 
 
 def approximate(
@@ -69,3 +70,44 @@ def approximate(
     b1 = last - k * torch.cat([grid[:-1], grid[1:]])
     w2 = torch.cat([slopes, -slopes]) / k
     return w1, b1, w2, values[0]
+
+
+def approximate_conditional(
+    function: Callable[[Tensor, Tensor], Tensor], low: float, high: float, epsilon: float, nodes: int
+) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """A hypernetwork of 1-Lipschitz networks near a function of two numbers: theorem A.1 in two dimensions.
+
+    The construction of `approximate` depends on the values of the function at fixed points only, so that its weights
+    are continuous in the context. They are interpolated between equally spaced contexts, which a ReLU network with one
+    hidden layer can do, and divided by max(1, Lip), as in the theorem.
+
+    Arguments:
+        function: A function of x and of a context c, 1-Lipschitz in x, elementwise on float64.
+        low: The start of the interval of both x and c.
+        high: The end of the interval of both.
+        epsilon: The maximum distance of the networks from the function at the nodes.
+        nodes: The number of contexts between which the weights are interpolated.
+
+    Returns:
+        A function that maps contexts `(N,)` to w1, b1 and w2, `(N, H)` each, and b2, `(N,)`.
+
+    Example:
+        >>> hyper = approximate_conditional(lambda x, c: torch.sin(x + c), -1, 1, epsilon=0.1, nodes=9)
+        >>> [w.shape[0] for w in hyper(torch.zeros(5, dtype=torch.float64))]
+        [5, 5, 5, 5]
+    """
+    contexts = torch.linspace(low, high, nodes, dtype=torch.float64)
+    networks = [approximate(lambda x, c=c: function(x, c), low, high, epsilon) for c in contexts]  # type: ignore[misc]
+    w1, b1 = networks[0][:2]
+    table = torch.stack([torch.cat([w2, b2.reshape(1)]) for _, _, w2, b2 in networks])
+
+    def compute(c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        position = (c - low) / (high - low) * (nodes - 1)
+        index = position.floor().clamp(0, nodes - 2).long()
+        share = (position - index)[:, None]
+        w2, b2 = (table[index] * (1 - share) + table[index + 1] * share).split([len(w1), 1], dim=-1)
+        wide1, bias1 = w1.expand_as(w2), b1.expand_as(w2)
+        constant = lipschitz(wide1, bias1, w2).clamp(min=1)
+        return wide1, bias1, w2 / constant[:, None], b2.squeeze(-1)
+
+    return compute

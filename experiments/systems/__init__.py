@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 
 import torch
@@ -20,7 +20,7 @@ from experiments.systems.tan import TAN
 
 __all__ = ["SYSTEMS", "System", "available", "build", "count_parameters"]
 
-Make = Callable[[int, int, int], nn.Module]
+Make = Callable[..., nn.Module]
 LAYERS = 32
 """Number of layers of planar and radial flows."""
 
@@ -35,40 +35,43 @@ class System:
     reference: str
     """The paper that introduced it, for reports."""
     make: Make
-    """Builds it from the number of features, the number of transformations and the width of its networks."""
+    """Builds it from the number of features, of transformations, the width of its networks, and, if it is `layered`,
+    the number of their hidden layers."""
     samples: bool = True
     """Whether it can generate samples."""
     note: str = ""
     """A remark for reports, if there is any."""
     sized: bool = True
     """Whether the number of parameters depends on the width."""
+    layered: bool = True
+    """Whether the number of hidden layers can be chosen."""
 
 
-def _bnaf(features: int, transforms: int, width: int) -> nn.Module:
-    return BNAF(features, transforms, hidden_features=(width, width))
+def _bnaf(features: int, transforms: int, width: int, layers: int = 2) -> nn.Module:
+    return BNAF(features, transforms, hidden_features=(width,) * layers)
 
 
-def _made_mog(features: int, transforms: int, width: int) -> nn.Module:
-    return MADEMoG(features, hidden_features=(width, width))
+def _made_mog(features: int, transforms: int, width: int, layers: int = 2) -> nn.Module:
+    return MADEMoG(features, hidden_features=(width,) * layers)
 
 
-def _maf_mog(features: int, transforms: int, width: int) -> nn.Module:
-    return MAFMoG(features, transforms, hidden_features=(width, width))
+def _maf_mog(features: int, transforms: int, width: int, layers: int = 2) -> nn.Module:
+    return MAFMoG(features, transforms, hidden_features=(width,) * layers)
 
 
-def _cpflow(features: int, transforms: int, width: int) -> nn.Module:
+def _cpflow(features: int, transforms: int, width: int, layers: int = 3) -> nn.Module:
     from experiments.systems.cpflow import CPFlow
 
-    return CPFlow(features, transforms=transforms, width=width)
+    return CPFlow(features, transforms=transforms, width=width, layers=layers)
 
 
 # normflows is optional: it is imported only when one of its flows is built.
 
 
-def _residual(features: int, transforms: int, width: int) -> nn.Module:
+def _residual(features: int, transforms: int, width: int, layers: int = 2) -> nn.Module:
     from experiments.systems.normflows_flows import residual_flow
 
-    return residual_flow(features, transforms, width)
+    return residual_flow(features, transforms, width, layers)
 
 
 def _planar(features: int, transforms: int, width: int) -> nn.Module:
@@ -106,6 +109,7 @@ SYSTEMS: dict[str, System] = {
         samples=False,
         note=f"{LAYERS} layers, with 2 d + 1 parameters each, and no width.",
         sized=False,
+        layered=False,
     ),
     "radial": System(
         "Radial Flow",
@@ -115,12 +119,13 @@ SYSTEMS: dict[str, System] = {
         samples=False,
         note=f"{LAYERS} layers, with d + 2 parameters each, and no width.",
         sized=False,
+        layered=False,
     ),
     "bnaf": System("Block Neural Autoregressive (BNAF)", "elflow", "De Cao et al. 2019", _bnaf),
     "cpflow": System("Convex Potential (CP-Flow)", "elflow", "Huang et al. 2021", _cpflow),
     "made-mog": System("MADE, mixtures (MADE MoG)", "elflow", "Papamakarios et al. 2017", _made_mog, note=ONE),
     "maf-mog": System("MAF, mixtures (MAF MoG)", "elflow", "Papamakarios et al. 2017", _maf_mog),
-    "tan": System("Transformation Autoregressive (TAN)", "elflow", "Oliva et al. 2018", TAN),
+    "tan": System("Transformation Autoregressive (TAN)", "elflow", "Oliva et al. 2018", TAN, layered=False),
 }
 
 
@@ -136,8 +141,15 @@ def available(name: str) -> bool:
     return source == "elflow" or find_spec(source) is not None
 
 
-def build(name: str, features: int, transforms: int, parameters: int) -> nn.Module:
-    """A compared system of a given size.
+def build(
+    name: str,
+    features: int,
+    transforms: int,
+    parameters: int | None = None,
+    width: int | None = None,
+    layers: int | None = None,
+) -> nn.Module:
+    """A compared system of a given size or width.
 
     The width of its networks is chosen such that the number of trainable parameters is as close as possible to
     `parameters`. Planar and radial flows have no width: they always have 32 layers.
@@ -146,7 +158,9 @@ def build(name: str, features: int, transforms: int, parameters: int) -> nn.Modu
         name: One of `SYSTEMS`.
         features: The number of features, at least two.
         transforms: The number of transformations.
-        parameters: The number of trainable parameters, as counted by `count_parameters`.
+        parameters: The number of trainable parameters, as counted by `count_parameters`; or None with a width.
+        width: The width of its networks; or None with a number of parameters.
+        layers: The number of hidden layers; None for that of the system, two or three.
 
     Example:
         >>> flow = build("maf", features=2, transforms=5, parameters=250_000)
@@ -156,17 +170,25 @@ def build(name: str, features: int, transforms: int, parameters: int) -> nn.Modu
     check_choice("name", name, SYSTEMS)
     features = check_count("features", features, least=2)
     transforms = check_count("transforms", transforms)
-    parameters = check_count("parameters", parameters)
     system = SYSTEMS[name]
+    if (parameters is None) == (width is None):
+        raise ValueError(f"one of parameters and width must be given, got {parameters} and {width}")
+    make = system.make
+    if layers is not None and system.layered:
+        make = partial(make, layers=check_count("layers", layers))
     if not available(name):
         raise ModuleNotFoundError(
             f"{system.title} needs {system.source}: pip install 'elflow[experiments]' in a checkout"
         )
 
+    if width is not None:
+        return make(features, transforms, check_count("width", width))
+    parameters = check_count("parameters", parameters)
+
     @cache
     def size(width: int) -> int:
         with torch.random.fork_rng(devices=[]):  # the weights of the result do not depend on the search
-            return count_parameters(system.make(features, transforms, width))
+            return count_parameters(make(features, transforms, width))
 
     def check_growth(low: int, high: int) -> None:
         if size(high) <= size(low):
@@ -176,17 +198,17 @@ def build(name: str, features: int, transforms: int, parameters: int) -> nn.Modu
             )
 
     if not system.sized:
-        return system.make(features, transforms, 1)
+        return make(features, transforms, 1)
     low, high = 1, 4
     check_growth(low, high)
     while size(high) < parameters:
         low, high = high, 4 * high
         check_growth(low, high)
     if size(low) >= parameters:  # no smaller one exists
-        return system.make(features, transforms, low)
+        return make(features, transforms, low)
     while high - low > 1:  # the root of the size is nearly linear in the width: interpolate
         below, above = math.sqrt(size(low)), math.sqrt(size(high))
         middle = low + math.ceil((high - low) * (math.sqrt(parameters) - below) / (above - below))
         middle = min(max(middle, low + 1), high - 1)
         low, high = (middle, high) if size(middle) < parameters else (low, middle)
-    return system.make(features, transforms, min(low, high, key=lambda width: abs(size(width) - parameters)))
+    return make(features, transforms, min(low, high, key=lambda width: abs(size(width) - parameters)))

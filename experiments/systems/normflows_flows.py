@@ -53,8 +53,8 @@ def normflows() -> Any:
         ) from None
 
 
-def residual_flow(features: int, transforms: int, width: int) -> LayeredFlow:
-    """A residual flow: blocks `x + g(x)` with Lipschitz networks g of two hidden layers, ActNorms between them.
+def residual_flow(features: int, transforms: int, width: int, hidden_layers: int = HIDDEN_LAYERS) -> LayeredFlow:
+    """A residual flow: blocks `x + g(x)` with Lipschitz networks g, and ActNorms between them.
 
     In training mode log-determinants are normflows' unbiased estimates, a power series of random length with a random
     probe; in evaluation mode they are exact, by whole Jacobians. The spectral norms of the layers are updated
@@ -68,6 +68,7 @@ def residual_flow(features: int, transforms: int, width: int) -> LayeredFlow:
         features: The number of features.
         transforms: The number of blocks.
         width: The number of units of each hidden layer.
+        hidden_layers: The number of hidden layers.
 
     Example:
         >>> flow = residual_flow(features=2, transforms=2, width=8).eval()
@@ -77,7 +78,7 @@ def residual_flow(features: int, transforms: int, width: int) -> LayeredFlow:
     features, width = check_count("features", features), check_count("width", width)
     layers: list[LazyTransform] = []
     for _ in range(check_count("transforms", transforms)):
-        layers += [ActNorm(features), ResidualBlock(features, width)]
+        layers += [ActNorm(features), ResidualBlock(features, width, check_count("hidden_layers", hidden_layers))]
     return LayeredFlow([*layers, ActNorm(features)], features, context=0)
 
 
@@ -180,10 +181,10 @@ class OneWayTransform(RowsTransform):
 class ResidualBlock(LazyTransform):
     """A block of a residual flow, which updates the Lipschitz constants of its layers."""
 
-    def __init__(self, features: int, width: int) -> None:
+    def __init__(self, features: int, width: int, hidden_layers: int) -> None:
         super().__init__()
         nf = normflows()
-        channels = [features, *[width] * HIDDEN_LAYERS, features]
+        channels = [features, *[width] * hidden_layers, features]
         net = nf.nets.LipschitzMLP(channels, lipschitz_const=LIPSCHITZ, init_zeros=False)
         # The other estimator, which saves memory, has another value, and gradients for means over the batch only.
         self.block = nf.flows.Residual(net, reduce_memory=False).iresblock

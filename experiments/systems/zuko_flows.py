@@ -9,15 +9,15 @@ from zuko.transforms import AdditiveTransform, MonotonicAffineTransform
 
 __all__ = ["cnf", "made", "maf", "naf", "nice", "nsf", "realnvp", "sos", "unaf"]
 
-# Each conditioner has two hidden layers of `width`.
+# Each conditioner has `layers` hidden layers of `width`.
 
 
-def realnvp(features: int, transforms: int, width: int) -> flows.Flow:
+def realnvp(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
     """Affine coupling, with alternating masks."""
-    return flows.RealNVP(features, transforms=transforms, hidden_features=(width, width))
+    return flows.RealNVP(features, transforms=transforms, hidden_features=(width,) * layers)
 
 
-def nice(features: int, transforms: int, width: int) -> flows.Flow:
+def nice(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
     """Additive coupling, with alternating masks, followed by a learned scale and shift of each feature.
 
     Example:
@@ -30,45 +30,45 @@ def nice(features: int, transforms: int, width: int) -> flows.Flow:
         transforms=transforms,
         univariate=AdditiveTransform,
         shapes=[()],
-        hidden_features=(width, width),
+        hidden_features=(width,) * layers,
     )
     scale = UnconditionalTransform(MonotonicAffineTransform, torch.zeros(features), torch.zeros(features))
     flow.transform.transforms.append(scale)
     return flow
 
 
-def maf(features: int, transforms: int, width: int) -> flows.Flow:
+def maf(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
     """Affine autoregressive transformations, in alternating order."""
-    return flows.MAF(features, transforms=transforms, hidden_features=(width, width))
+    return flows.MAF(features, transforms=transforms, hidden_features=(width,) * layers)
 
 
-def made(features: int, transforms: int, width: int) -> flows.Flow:
+def made(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
     """A MAF of one transformation only: each conditional is one Gaussian."""
-    return maf(features, 1, width)
+    return maf(features, 1, width, layers)
 
 
-def naf(features: int, transforms: int, width: int) -> flows.Flow:
+def naf(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
     """Autoregressive monotonic networks with two hidden layers of a quarter of `width`, and at least two units."""
     network = {"hidden_features": (max(2, width // 4),) * 2}
-    return flows.NAF(features, transforms=transforms, network=network, hidden_features=(width, width))
+    return flows.NAF(features, transforms=transforms, network=network, hidden_features=(width,) * layers)
 
 
-def unaf(features: int, transforms: int, width: int) -> flows.Flow:
+def unaf(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
     """Autoregressive integrals of positive networks with the hidden layers of `naf`."""
     network = {"hidden_features": (max(2, width // 4),) * 2}
-    return flows.UNAF(features, transforms=transforms, network=network, hidden_features=(width, width))
+    return flows.UNAF(features, transforms=transforms, network=network, hidden_features=(width,) * layers)
 
 
-def nsf(features: int, transforms: int, width: int) -> flows.Flow:
+def nsf(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
     """Autoregressive rational-quadratic splines of eight bins, on [-5, 5]."""
-    return flows.NSF(features, transforms=transforms, hidden_features=(width, width))
+    return flows.NSF(features, transforms=transforms, hidden_features=(width,) * layers)
 
 
-def sos(features: int, transforms: int, width: int) -> flows.Flow:
+def sos(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
     """Autoregressive sums of squares of polynomials."""
-    return flows.SOSPF(features, transforms=transforms, hidden_features=(width, width))
+    return flows.SOSPF(features, transforms=transforms, hidden_features=(width,) * layers)
 
 
-def cnf(features: int, transforms: int, width: int) -> flows.Flow:
+def cnf(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
     """One continuous transformation only, with the exact trace."""
-    return flows.CNF(features, atol=1e-5, rtol=1e-5, exact=True, hidden_features=(width, width))
+    return flows.CNF(features, atol=1e-5, rtol=1e-5, exact=True, hidden_features=(width,) * layers)

@@ -12,7 +12,8 @@ from elflow.training import image_recipe
 from experiments import Plan, load
 from experiments.data import images as data
 from experiments.paper.image_fit import score_histogram, score_images, shorten_recipe, train_images
-from experiments.paper.published import IMAGES, UNSEEN
+from experiments.paper.parameter_efficiency import SMALL
+from experiments.paper.published import IMAGES
 
 HASTE = Plan(effort=0.002)
 TINY = {"transforms": 1, "units": 4, "channels": 4, "blocks": 1}
@@ -182,7 +183,7 @@ def test_digits_from_the_jobs_to_the_report(tmp_path):
     assert f"{records['digits-uniform']['bits']:.3f}" in table.rows[0][4]
     assert all(row[-1] == "measured here, 40 test images" for row in table.rows)
     published = {row[0] for table in report.tables for row in table.rows if row[-1].startswith("*published*")}
-    assert published == {one.system for one in IMAGES} | set(UNSEEN)
+    assert published == {one.system for one in IMAGES}
     assert f"{records['digits-variational']['bits']:.3f}" in report.text
     assert elflow.load(tmp_path / "images" / "jobs" / "digits-uniform" / "model.elf").shape == (1, 8, 8)
     again, same = done("images", HASTE, tmp_path / "again", keys=["digits-uniform"])
@@ -219,14 +220,16 @@ def test_small_models_are_counted_and_compared(tmp_path):
     each = load("paper", "parameter-efficiency")
     jobs = {job.key: job.settings for job in each.jobs(HASTE)}
     assert list(jobs) == ["counts", "digits-8-channels", "digits-16-channels", "digits-32-channels"]
-    records = {"counts": each.work(HASTE, {"count": ["mnist-small", "cifar10-small"]}, tmp_path)}
-    assert records["counts"]["counts"] == {name: preset(name).parameters for name in ("mnist-small", "cifar10-small")}
+    records = {"counts": each.work(HASTE, {"count": ["mnist-small", "mnist-small:paper"]}, tmp_path)}
+    expected = {"mnist-small": preset("mnist-small").parameters, "mnist-small:paper": 7_775_292}
+    assert records["counts"]["counts"] == expected
     for key in ("digits-8-channels", "digits-16-channels"):
         quick = small(jobs[key])
         records[key] = each.work(HASTE, quick | {"changes": quick["changes"] | jobs[key]["changes"]}, tmp_path)
     report = each.report(HASTE, records, tmp_path)
     check_files(report, tmp_path)
     assert f"{records['counts']['counts']['mnist-small']:,} parameters (mnist-small)" in report.text
+    assert [row[0] for row in report.tables[0].rows] == ["ELF, mnist-small, size gpu", "ELF, mnist-small, size paper"]
     assert [row[0] for row in report.tables[1].rows] == ["ELF, 8 channels", "ELF, 16 channels"]
     assert records["digits-8-channels"]["parameters"] < records["digits-16-channels"]["parameters"]
 
@@ -234,9 +237,10 @@ def test_small_models_are_counted_and_compared(tmp_path):
 def test_the_small_models_of_the_paper_are_jobs_at_its_scale(folder):
     (folder / "cifar10.npz").write_bytes(b"")
     jobs = {job.key: job.settings for job in load("paper", "parameter-efficiency").jobs(Plan("paper", folder))}
-    assert list(jobs) == ["counts", "mnist-small", "cifar10-small", "cifar10-vardeq-4m"]
-    assert jobs["cifar10-vardeq-4m"]["preset"] == "cifar10-vardeq-4m"
-    assert jobs["mnist-small"]["scale"] == "paper"
+    names = [f"{name}-{reading}" for name in SMALL for reading in ("counts", "widths")]
+    assert list(jobs) == ["counts", *names]
+    assert jobs["cifar10-vardeq-4m-widths"]["preset"] == "cifar10-vardeq-4m"
+    assert jobs["mnist-small-counts"]["scale"] == "paper"
 
 
 @pytest.mark.slow

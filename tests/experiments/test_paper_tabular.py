@@ -36,7 +36,7 @@ def test_available_sets_are_fitted_and_the_others_named(data, tmp_path):
     here = [row for row in patches.rows if row[-1] == "measured here"]
     assert len(here) == 4
     published = [row for row in patches.rows if row[-1].startswith("*published*")]
-    assert ("ELF-AR", "157.8") in {(row[0], row[5]) for row in published}
+    assert ("ELF-AR", "157.81 ± 0.09") in {(row[0], row[5]) for row in published}
     assert not any(row[-1].startswith("*published*") for row in power.rows)
     likelihoods = [float(row[5].split()[0]) for row in patches.rows]
     assert likelihoods == sorted(likelihoods, reverse=True)

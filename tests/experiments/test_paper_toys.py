@@ -52,11 +52,12 @@ def test_the_report_of_a_toy(quick, tmp_path):
     likelihood, times = report.tables
     models = [row[0] for row in likelihood.rows]
     assert models[0] == "Entropy bound"
-    assert sorted(models[1:]) == sorted(["ELF-AR", *(toys.SYSTEMS[name].title for name in FEW)])
+    assert sorted(models[1:]) == sorted(["ELF-AR", "ELF-AR (the paper's)", *(toys.SYSTEMS[name].title for name in FEW)])
     gaps = [float(row[6].split()[0]) for row in likelihood.rows[1:]]
     assert gaps == sorted(gaps)
     assert {row[0]: row[3:5] for row in likelihood.rows[1:]} == {
         "ELF-AR": ("20", "3"),
+        "ELF-AR (the paper's)": ("20", "3"),
         toys.SYSTEMS["nsf"].title: ("20", "3"),
         toys.SYSTEMS["bnaf"].title: ("20", "3"),
         toys.SYSTEMS["planar"].title: ("20", "1"),
@@ -97,7 +98,7 @@ def test_slow_systems_have_fewer_steps_and_seeds():
     assert jobs["cnf-0"]["steps"] < jobs["elf-0"]["steps"]
     paper = {job.key: job.settings for job in load("paper", "checkerboard").jobs(Plan(scale="paper"))}
     assert {settings["steps"] for key, settings in paper.items() if key != "speed"} == {10_000}
-    assert {"cnf-2", "residual-2", "cpflow-2"} <= set(paper)
+    assert {"cnf-0.002-2", "elf-0.005-2", "naf-widths-0.002-2"} <= set(paper)
 
 
 def test_no_two_plans_share_a_seed():
@@ -106,6 +107,19 @@ def test_no_two_plans_share_a_seed():
 
     assert len(seeds(Plan(seed=0))) == 3
     assert not seeds(Plan(seed=0)) & seeds(Plan(seed=1))
+
+
+def test_the_better_learning_rate_is_shown(tmp_path):
+    records = {f"naf-{rate}-{i}": run_of("naf", gap) | {"learning_rate": rate} for rate, gap in RATES for i in range(2)}
+    records |= {f"naf-widths-{i}": run_of("naf:widths", 0.3) for i in range(2)}
+    rows = _toy_report.report("checkerboard", Plan("paper"), records, tmp_path).tables[0].rows
+    assert [(row[0], row[6][:6], row[8]) for row in rows[1:]] == [
+        ("Neural Autoregressive (NAF)", "0.1000", "-3.56"),
+        ("Neural Autoregressive (NAF), printed width", "0.3000", "-3.56"),
+    ]
+
+
+RATES = [(0.002, 0.4), (0.005, 0.1)]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,9 @@ def built(name: str, features: int) -> nn.Module:
     return build(name, features, transforms=2, parameters=SIZE).double()
 
 
+NAMES_LAYERED = [name for name, system in SYSTEMS.items() if system.layered and available(name)]
+
+
 def make(name: str, features: int) -> nn.Module:
     return copy.deepcopy(built(name, features))
 
@@ -174,6 +177,22 @@ def test_repr_names_the_class(flow):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES_LAYERED)
+def test_hidden_layers_and_widths_can_be_chosen(name):
+    shallow, deep = (build(name, 2, 2, width=12, layers=layers) for layers in (2, 4))
+    assert count_parameters(deep) > count_parameters(shallow)
+    assert deep().log_prob(torch.zeros(3, 2)).shape == (3,)
+    near = count_parameters(build(name, 2, 2, parameters=SIZE, layers=4))
+    assert abs(near - SIZE) < 0.25 * SIZE
+
+
+def test_one_of_size_and_width_is_needed():
+    for given in ({}, {"parameters": 100, "width": 4}):
+        with pytest.raises(ValueError, match="one of parameters and width must be given"):
+            build("maf", 2, 2, **given)
+
+
 @pytest.mark.parametrize(("number", "size"), [(2, 40_000), (3, 10_000)])
 def test_the_number_of_parameters_is_close_to_the_requested_one(name, number, size):
     count = count_parameters(build(name, number, transforms=3, parameters=size))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from elflow.activations import FELU, QELU, RELU
 from elflow.functional import elf, elf_inverse, lipschitz
-from experiments.paper.universality import approximate
+from experiments.paper.universality import approximate, approximate_conditional
 
 FUNCTIONS = {
     "sine": torch.sin,
@@ -58,6 +58,25 @@ def test_the_papers_sign_is_wrong():
     printed = torch.cat([w2[:half], -w2[half:]])
     x = torch.linspace(-3, 3, 1001, dtype=torch.float64)
     assert (network(x, w1, b1, printed, b2, FELU) - x.sin()).abs().max() > 1
+
+
+@pytest.mark.slow
+def test_hypernetworks_in_two_dimensions():
+    """Theorem A.1: within epsilon between the nodes as well, once they are dense, and never steeper than 1."""
+    axis = torch.linspace(-2, 2, 64, dtype=torch.float64)
+
+    def target(x, c):
+        return torch.sin(x + c) * torch.cos(c)
+
+    errors = []
+    for nodes in (5, 17, 129):
+        w1, b1, w2, b2 = approximate_conditional(target, -2, 2, 0.02, nodes)(axis)
+        assert lipschitz(w1, b1, w2).max() <= 1 + 1e-9
+        values = b2[:, None] + torch.einsum("ch,cxh->cx", w2, FELU(w1[:, None] * axis[:, None] + b1[:, None]))
+        errors.append((values - target(axis, axis[:, None])).abs().max().item())
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[0] > 0.1
+    assert errors[2] <= 0.03
 
 
 def test_an_increasing_map_by_elf():

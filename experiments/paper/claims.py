@@ -1,0 +1,242 @@
+"""The paper's claims, each with the paper's figure, ours, and a verdict, computed from records of the experiments.
+
+`evaluate` judges the claims of one experiment by its records: every report ends with that table. `render` makes the
+table of all claims from the stored results, for the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import StatisticsError
+
+from experiments.framework.experiment import Experiment, Plan, Record, Report, Table
+from experiments.framework.page import render_table
+from experiments.framework.results import read_result
+from experiments.paper import _judges as judges
+from experiments.paper._judges import PEERS, Finding, Records
+from experiments.paper.published import TEXT, TOY_SYSTEMS, find
+
+__all__ = ["CLAIMS", "END", "START", "Claim", "evaluate", "render", "update_page", "with_claims"]
+
+START, END = "<!-- claims -->", "<!-- end of claims -->"
+"""Marks around the table in the documentation."""
+COLUMNS = ["claim", "paper", "here", "verdict"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper.
+
+    Arguments:
+        place: The section, table or appendix.
+        text: The claim in our words.
+        paper: The paper's figure.
+        experiment: The experiment that tests it.
+        judge: Judges it by the records of the experiment; None if they do not contain what is needed.
+    """
+
+    place: str
+    text: str
+    paper: str
+    experiment: str
+    judge: Callable[[Records], Finding | None]
+
+    def row(self, records: Records | None) -> list[str]:
+        """The row of the table."""
+        finding = None
+        if records is not None:
+            try:
+                finding = self.judge(records)
+            except (KeyError, StopIteration, StatisticsError):  # records of failed jobs are missing
+                finding = None
+        if finding is None:
+            finding = Finding("-", "not run", f"`python -m experiments paper {self.experiment}`")
+        verdict = finding.verdict + (f": {finding.remark}" if finding.remark else "")
+        return [f"{self.text} ({self.place})", self.paper, finding.here, verdict]
+
+
+TABLES = ("power", "gas", "hepmass", "miniboone")
+IMAGENET = {"imagenet32": "ImageNet 32x32", "imagenet64": "ImageNet 64x64"}
+
+
+def _figure(table: int, dataset: str, digits: int = 2) -> str:
+    one = find(table, "ELF-AR", dataset)
+    error = f" ± {one.error:.2f}" if one.error is not None else ""
+    return f"{one.value:.{digits}f}{error}" + (f" ({one.uniform:.2f} uniform)" if one.uniform is not None else "")
+
+
+def _lead(table: int, dataset: str, other: str) -> str:
+    """The difference between ELF-AR and another system in the paper; with uniform dequantisation for images."""
+    ours, theirs = find(table, "ELF-AR", dataset), find(table, other, dataset)
+    if ours.uniform is not None:
+        return f"{dataset}: {theirs.value - ours.uniform:.2f} bits"
+    return f"{ours.value - theirs.value:+.2f} nats"
+
+
+def _gains() -> str:
+    """The bits that learned noise saves in the paper."""
+    figures = [find(3, "ELF-AR", name) for name in ("mnist", "cifar10")]
+    return ", ".join(f"{one.dataset} {one.uniform - one.value:.2f}" for one in figures if one.uniform is not None)
+
+
+def _toy_claims(name: str, title: str, table: int, digits: int, rank: str) -> list[Claim]:
+    """The claims about a toy distribution."""
+    peers = ", ".join(f"{TOY_SYSTEMS[m]} {find(table, TOY_SYSTEMS[m], name).value:.{digits}f}" for m in PEERS)
+    printed = _figure(table, name, digits)
+    claims: list[tuple[str, str, Callable[[Records], Finding | None]]] = [
+        (f"ELF-AR on {title}, with our bumps", printed, judges.judge_toy(name, "elf", digits)),
+        (
+            "ELF-AR there, with the paper's weights",
+            _figure(table, name, digits),
+            judges.judge_toy(name, "elf-paper", digits),
+        ),
+        ("It is first there", rank, judges.judge_rank(name)),
+        ("The compared systems there", peers, judges.judge_peers(name, digits)),
+        ("It trains faster than all but Affine Coupling", judges.print_times(name, table), judges.judge_speed(name)),
+    ]
+    return [Claim(f"table {table}", text, paper, name, judge) for text, paper, judge in claims]
+
+
+CLAIMS: Sequence[Claim] = [
+    Claim("4.1", "The Lipschitz constant of a network is exact", "proof", "networks", judges.judge_networks),
+    Claim("B", "It takes O(H^2)", "H^2", "runtime", judges.judge_cost),
+    Claim(
+        "B",
+        "A quadratic in the units and a line in the networks fit, R^2",
+        f"{TEXT['r2_units']} and {TEXT['r2_networks']}",
+        "runtime",
+        judges.judge_fits,
+    ),
+    Claim(
+        "5.1",
+        "Exact constants learn abs(x), spectral norms do not",
+        "figure 4",
+        "absolute-value",
+        judges.judge_absolute,
+    ),
+    Claim("D", "ELF with ReLU learns nothing", "figure 7", "relu-flow", judges.judge_relu("elf-relu", False)),
+    Claim(
+        "D",
+        "Residual flows with ReLU learn nothing",
+        "figure 7",
+        "relu-flow",
+        judges.judge_relu("residual-relu", False),
+    ),
+    Claim("D", "Residual flows with ELU learn", "figure 7", "relu-flow", judges.judge_relu("residual-elu", True)),
+    Claim("eq. 3.2", "The fixed point converges as Lip^n / (1 - Lip)", "bound", "theory", judges.judge_convergence),
+    Claim("4.3", "It does so over the whole vector", "stated", "theory", judges.judge_vectors),
+    Claim(
+        "4",
+        "Log-determinants lie between d ln(1 - Lip) and d ln(1 + Lip)",
+        "bound",
+        "theory",
+        judges.judge_determinants,
+    ),
+    Claim("lemma A.2", "Increasing maps are affine maps of x + g", "proof", "theory", judges.judge_epsilon("lemma-a2")),
+    Claim(
+        "lemma A.5",
+        "FELU networks approximate 1-Lipschitz functions",
+        "proof",
+        "theory",
+        judges.judge_epsilon("lemma-felu", "with the sign corrected"),
+    ),
+    Claim("theorem A.1", "So do hypernetworks of them", "proof", "theory", judges.judge_epsilon("theorem-a1", "d = 2")),
+    Claim("5.4.1", "The one-dimensional map has no closed-form inverse", "none", "sampling", judges.judge_inverse),
+    Claim(
+        "4.3", "The fixed point over the vector is an efficient inverse", "stated", "sampling", judges.judge_fixed_point
+    ),
+    Claim(
+        "5.4.1",
+        "Evaluations of a sample, and speed-up over one value at a time",
+        f"{TEXT['sampling_calls']} instead of {TEXT['cifar10_dimensions']:,}, {TEXT['sampling_speedup']:.0f} times",
+        "sampling",
+        judges.judge_speedup,
+    ),
+    *_toy_claims("eight-gaussians", "eight Gaussians", 1, 1, "tied with CP-Flow"),
+    *_toy_claims("checkerboard", "the checkerboard", 6, 2, "tied with NAF"),
+    Claim(
+        "table 2",
+        "ELF-AR on POWER, GAS, HEPMASS, MINIBOONE",
+        ", ".join(_figure(2, name) for name in TABLES),
+        "tabular",
+        judges.judge_tables(TABLES),
+    ),
+    Claim("table 2", "ELF-AR on BSDS300", _figure(2, "bsds300"), "tabular", judges.judge_patches),
+    Claim("table 2", "It is ahead of MAF there", _lead(2, "bsds300", "MAF"), "tabular", judges.judge_table_rank),
+    Claim("table 3", "ELF-AR on MNIST", _figure(3, "mnist"), "images", judges.judge_images("mnist-variational")),
+    Claim("table 3", "ELF-AR on CIFAR-10", _figure(3, "cifar10"), "images", judges.judge_images("cifar10-uniform")),
+    Claim(
+        "table 3",
+        "ELF-AR on ImageNet 32x32",
+        _figure(3, "imagenet32"),
+        "images",
+        judges.judge_images("imagenet32-variational"),
+    ),
+    Claim(
+        "table 3",
+        "ELF-AR on ImageNet 64x64",
+        _figure(3, "imagenet64"),
+        "images",
+        judges.judge_images("imagenet64-variational"),
+    ),
+    Claim("table 3", "Bits that learned noise saves", _gains(), "images", judges.judge_variational),
+    Claim("table 3", "ELF-AR is ahead of Glow", _lead(3, "mnist", "Glow"), "images", judges.judge_glow),
+    Claim(
+        "tables 4, 5", "Parameters of the small models", "1.9M, 1.9M, 4.1M", "parameter-efficiency", judges.judge_counts
+    ),
+    Claim("table 4", "MNIST with 1.9M parameters", _figure(4, "mnist"), "parameter-efficiency", judges.judge_small),
+    Claim("H", "Samples look like the data", "figures 11, 12", "samples", judges.judge_samples),
+    Claim("6", "Narrow modes lead to bad local minima", "stated", "ablation", judges.judge_minima),
+    Claim("6", "Parameters grow fast with the dimension", "stated", "theory", judges.judge_growth),
+]
+
+
+def evaluate(experiment: str, records: Records) -> Table | None:
+    """The table of the claims that an experiment tests, by its records; None if it tests none."""
+    own = [claim for claim in CLAIMS if claim.experiment == experiment]
+    rows = [row for claim in own if (row := claim.row(records))[2] != "-"]
+    note = (
+        "Verdicts are computed: figures are reproduced, better, worse or not comparable, statements reproduced or not."
+    )
+    return Table("Paper, here, verdict", COLUMNS, rows, note) if rows else None
+
+
+def with_claims(experiment: Experiment) -> Experiment:
+    """The experiment with the table of its claims at the end of its report."""
+
+    def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
+        made = experiment.report(plan, records, folder)
+        table = evaluate(experiment.name, records)
+        return made if table is None else replace(made, tables=[*made.tables, table])
+
+    return replace(experiment, report=report)
+
+
+def render(results: Path | None = None) -> str:
+    """The table of all claims as Markdown, from the stored results.
+
+    Arguments:
+        results: The folder of stored results; None for that of the repository.
+    """
+    stored: dict[str, Records | None] = {}
+    for name in {claim.experiment for claim in CLAIMS}:
+        try:
+            stored[name] = read_result("paper", name, *([] if results is None else [results]))["records"]
+        except FileNotFoundError:
+            stored[name] = None
+    rows = [claim.row(stored[claim.experiment]) for claim in CLAIMS]
+    return render_table({"title": "", "columns": COLUMNS, "rows": rows, "note": ""}).removeprefix("### ").strip()
+
+
+def update_page(path: Path) -> bool:
+    """Replace the table between the marks of a Markdown file; return whether it changed."""
+    text = path.read_text(encoding="utf-8")
+    if START not in text or END not in text:
+        raise ValueError(f"{path} must contain the lines {START} and {END}")
+    before, rest = text.split(START, 1)
+    new = f"{before}{START}\n\n{render()}\n\n{END}{rest.split(END, 1)[1]}"
+    if new != text:
+        path.write_text(new, encoding="utf-8")
+    return new != text
