@@ -1,14 +1,18 @@
 """Mixtures of flows, the linear layer before a flow, and the Gaussian: densities, samples, weights, selection."""
 
+from copy import deepcopy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from torch.distributions import MultivariateNormal
 
 import elflow
 from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.whitening import Gaussian, Whitened, shrink_correlation
+from elflow.tabular.conditional import integrate_density
 from elflow.training import Recipe, fit
 from elflow.training.selection import Selection
 
@@ -98,9 +102,97 @@ def test_each_member_has_its_own_best_round():
     end_round(4, [-9.0, -9.0, -4.0])
     end_round(5, [-9.0, -9.0, -4.0])
     assert selection.trained == []
-    resumed = Selection(make_mixture(), patience=2, race_steps=None)
-    resumed.load_state_dict(selection.state_dict())
-    assert resumed.state_dict() == selection.state_dict()
+
+
+def test_a_selection_resumes():
+    selection = Selection(make_mixture(), patience=1, race_steps=None)
+    selection.update(make_mixture().state_dict(), [-3.0, -5.0, -4.0], 1)
+    selection.update(make_mixture().state_dict(), [-4.0, -4.5, -4.0], 2)
+    state = deepcopy(selection.state_dict())
+    mixture = make_mixture()
+    resumed = Selection(mixture, patience=1, race_steps=None)
+    resumed.load_state_dict(state)
+    assert resumed.trained == mixture.trained == [1]
+    assert resumed.scores == [-3.0, -4.5, -4.0]
+    assert all(torch.equal(value, selection.weights[key]) for key, value in resumed.weights.items())
+
+
+def test_names_of_parts_may_begin_alike():
+    """Part 10 is not part 1."""
+    mixture = FlowMixture([elflow.ELF(1, **SMALL) for _ in range(12)])
+    selection = Selection(mixture, patience=5, race_steps=None)
+    selection.update(mixture.state_dict(), [-1.0] * 12, 1)
+    name = next(name for name, _ in mixture.flows[10].named_parameters())
+    with torch.no_grad():
+        mixture.flows[10].get_parameter(name).fill_(7.0)
+    selection.update(mixture.state_dict(), [-1.0] * 10 + [-0.5, -1.0], 2)
+    assert (selection.weights[f"flows.10.{name}"] == 7).all()
+
+
+def test_gradients_of_a_member_do_not_depend_on_the_others():
+    mixture = make_mixture().train()
+    x = torch.randn(50, 2).double()
+
+    def gradient(parts):
+        mixture.zero_grad()
+        mixture.train_parts(parts)
+        log_prob = mixture().log_prob(x)
+        log_prob.sum().backward()
+        return log_prob.detach(), next(mixture.flows[0].parameters()).grad.clone()
+
+    (mean, together), (value, alone) = gradient([0, 1]), gradient([0])
+    torch.testing.assert_close(together, alone)
+    members = torch.stack([flow().log_prob(x) for flow in mixture.flows[:2]]).detach()
+    torch.testing.assert_close(mean, members.mean(0))
+    torch.testing.assert_close(value, members[0])
+
+
+def test_a_member_that_overflows_does_not_spoil_the_others():
+    mixture = make_mixture()
+    with torch.no_grad():
+        for parameter in mixture.flows[0].parameters():
+            parameter.fill_(float("inf"))
+    log_probs = mixture().log_probs(torch.randn(5, 2).double())
+    assert log_probs.isfinite().all(-1).tolist() == [False, True, True]
+    assert fit_weights(log_probs, prior=0)[0] == 0
+
+
+def test_a_mixture_is_initialised_by_the_first_batch():
+    x = torch.randn(500, 2) @ torch.tensor([[1.0, 0.9], [0.0, 0.1]]) + 50
+    mixture = FlowMixture([elflow.ELF(2, **SMALL), GaussianMixture(2)]).train()
+    mixture().log_prob(x)
+    assert mixture.eval()().log_prob(x).mean() > -5
+    gaussians = GaussianMixture(2).train()
+    assert gaussians().log_prob(x).mean() > -5  # there is nothing to train
+    assert gaussians.drop_unused() == 1
+    assert len(gaussians.flows) == 1
+
+
+def make_peaks(narrow):
+    """A broad Gaussian, and a narrow one along the diagonal."""
+    mixture = FlowMixture([Gaussian(2), Gaussian(2)], weights=[0.05, 0.95]).double()
+    covariances = torch.eye(2), torch.tensor([[1.0, 1.0], [1.0, 1.0 + narrow**2]], dtype=torch.double)
+    for gaussian, covariance in zip(mixture.flows, covariances, strict=True):
+        gaussian.whitening.set_moments(torch.zeros(2), covariance)
+    return mixture.eval()
+
+
+@pytest.mark.parametrize("narrow", [0.1, 1e-3, 1e-5])
+def test_conditionals_of_a_mixture_find_narrow_peaks(narrow):
+    """The broad member does not hide the peak of the narrow one."""
+    mixture = make_peaks(narrow)
+    first = torch.linspace(-2, 2, 9).double()
+
+    def evaluate(flow, index, points):
+        z = torch.stack([first[index][:, None].expand_as(points), points], -1)
+        return flow().log_prob(z)
+
+    knots, cumulative, _ = integrate_density(evaluate, mixture, len(first), (-10.0, 10.0))
+    for row, x in enumerate(first.tolist()):
+        points = x + narrow * np.linspace(-3, 3, 13)
+        # both members have the same density of the first feature
+        truth = 0.05 * norm.cdf(points) + 0.95 * norm.cdf((points - x) / narrow)
+        assert np.abs(np.interp(points, knots[row], cumulative[row]) - truth).max() < 0.005
 
 
 def test_after_a_race_only_the_winner_is_trained():

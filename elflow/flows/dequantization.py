@@ -100,8 +100,12 @@ class Dequantized(InitializesParts):
 
     @property
     def parts(self) -> list[str]:
-        """Names of the parts of the flow that are trained independently: see `elflow.training.selection`."""
-        return [f"flow.{part}" for part in getattr(self.flow, "parts", [])] or [""]
+        """Names of the parts of the flow that are trained independently: see `elflow.training.selection`.
+
+        With learned noise, which they share, there is only one part.
+        """
+        parts = [] if self.noise is not None else getattr(self.flow, "parts", [])
+        return [f"flow.{part}" for part in parts] or [""]
 
     def train_parts(self, indices: Sequence[int]) -> None:
         """Train only these parts of the flow from now on."""

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import sklearn.mixture
@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution, constraints
 
+from elflow._checks import check_count
 from elflow.flows.whitening import Gaussian
+from elflow.kernels import NonFiniteError
 from elflow.nn import InitializesParts
 
 __all__ = ["FlowMixture", "GaussianMixture", "MixtureDistribution", "fit_weights"]
@@ -28,14 +30,16 @@ MIN_VARIANCE = 1e-6
 FloatArray = NDArray[np.float64]
 N_EM_STEPS = 1_000
 """Maximum number of EM steps for the weights."""
+N_STEPS = 50
+"""Maximum number of EM steps for a Gaussian mixture."""
 
 
 class FlowMixture(InitializesParts):
     """Mixture of flows over the same features.
 
     In training mode, `log_prob` is the mean of the log-densities of the members that are trained, so that maximum
-    likelihood trains each by itself. In evaluation mode it is the log-density of the mixture. `fit_weights` finds the
-    weights afterwards, from held-out rows (stacking).
+    likelihood trains each by itself; only their gradients are clipped together. In evaluation mode it is the
+    log-density of the mixture. `fit_weights` finds the weights afterwards, from held-out rows (stacking).
 
     Reference:
         Linearly combining density estimators via stacking (Smyth and Wolpert, 1999)
@@ -61,7 +65,8 @@ class FlowMixture(InitializesParts):
         self.flows = nn.ModuleList(flows)
         self.register_buffer("log_weights", torch.zeros(len(flows)))
         self.set_weights([1.0] * len(flows) if weights is None else weights)
-        self.trained = [k for k, flow in enumerate(flows) if any(p.requires_grad for p in flow.parameters())]
+        self.trainable = [k for k, flow in enumerate(flows) if any(p.requires_grad for p in flow.parameters())]
+        self.trained = self.trainable
 
     def extra_repr(self) -> str:
         return f"weights=[{', '.join(f'{weight:.3g}' for weight in self.log_weights.exp().tolist())}]"
@@ -84,6 +89,10 @@ class FlowMixture(InitializesParts):
             if initialize := getattr(flow, "initialize", None):
                 initialize(x, c)
 
+    def used_members(self) -> list[nn.Module]:
+        """The members with a positive weight."""
+        return [flow for flow, weight in zip(self.flows, self.log_weights.tolist(), strict=True) if weight > -math.inf]
+
     @property
     def parts(self) -> list[str]:
         """Names of the members, which are trained independently: see `elflow.training.selection`."""
@@ -95,14 +104,15 @@ class FlowMixture(InitializesParts):
 
 
 class GaussianMixture(FlowMixture):
-    """Mixture of up to 32 Gaussians with full covariances, set from the first batch by expectation maximisation.
+    """Mixture of up to 32 Gaussians with full covariances, which `initialize` sets by expectation maximisation.
 
-    It has no trainable parameters. A fifth of the batch is held out to select the number of components. With a context
+    It has no trainable parameters. A fifth of the data is held out to select the number of components. With a context
     there is one Gaussian, whose mean is linear in the context.
 
     Arguments:
         features: The number of features.
         context: The number of context features.
+        components: The maximum number of Gaussians.
 
     Example:
         >>> x = torch.cat([torch.randn(300, 2), 9 + torch.randn(300, 2)])
@@ -112,8 +122,16 @@ class GaussianMixture(FlowMixture):
         2
     """
 
-    def __init__(self, features: int, context: int = 0) -> None:
-        super().__init__([Gaussian(features, context) for _ in range(1 if context else max(N_COMPONENTS))])
+    def __init__(self, features: int, context: int = 0, components: int = N_COMPONENTS[-1]) -> None:
+        count = 1 if context else check_count("components", components)
+        super().__init__([Gaussian(features, context) for _ in range(count)])
+
+    def drop_unused(self) -> int:
+        """Remove the components of weight zero, and return the number of the others."""
+        used = [k for k, weight in enumerate(self.log_weights.exp().tolist()) if weight > 0]
+        self.flows = nn.ModuleList([self.flows[k] for k in used])
+        self.log_weights = self.log_weights[used]
+        return len(used)
 
     def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
         """Set the components from data `(N, features)`."""
@@ -121,7 +139,7 @@ class GaussianMixture(FlowMixture):
         gaussians[0].initialize(x, c)
         if len(gaussians) == 1:
             return
-        best = _choose_mixture(x.double().numpy(), gaussians[0])
+        best = _choose_mixture(x.double().numpy(), gaussians[0], len(gaussians))
         components = 1 if best is None else best.n_components
         if best is not None:
             for gaussian, mean, covariance in zip(gaussians, best.means_, best.covariances_, strict=False):
@@ -132,18 +150,21 @@ class GaussianMixture(FlowMixture):
         self.set_weights(weights + [0.0] * (len(self.flows) - components))
 
 
-def _choose_mixture(rows: FloatArray, single: Gaussian) -> sklearn.mixture.GaussianMixture | None:
+def _choose_mixture(rows: FloatArray, single: Gaussian, max_components: int) -> sklearn.mixture.GaussianMixture | None:
     """The mixture with the best number of components by held-out rows; None if one Gaussian is better."""
-    is_held_out = np.arange(len(rows)) % 5 == 4
+    # The order of the rows may be periodic: the split is random, but always the same.
+    is_held_out = np.random.RandomState(0).permutation(len(rows)) % 5 == 0
     training, held_out = rows[~is_held_out], rows[is_held_out]
 
     def fit(count: int, data: FloatArray) -> sklearn.mixture.GaussianMixture:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of EM that has not converged: its likelihood decides
-            return sklearn.mixture.GaussianMixture(count, reg_covar=MIN_VARIANCE, random_state=0).fit(data)
+            mixture = sklearn.mixture.GaussianMixture(count, reg_covar=MIN_VARIANCE, max_iter=N_STEPS, random_state=0)
+            return mixture.fit(data)
 
     # Each component needs enough rows for its covariance.
-    counts = [count for count in N_COMPONENTS[1:] if len(training) >= 5 * count * (rows.shape[1] + 1)]
+    largest = min(max_components, len(training) // (5 * (rows.shape[1] + 1)))
+    counts = [count for count in N_COMPONENTS[1:] if count <= largest]
     with torch.no_grad():
         alone = deepcopy(single)
         alone.whitening.initialized.fill_(False)
@@ -175,24 +196,39 @@ class MixtureDistribution(Distribution):
         super().__init__(Size(() if c is None else c.shape[:-1]), event_shape, validate_args=False)
 
     def log_probs(self, x: Tensor) -> Tensor:
-        """Log-densities of points `(..., features)` under each member, `(K, ...)`; -inf if it has the weight zero."""
-        used = (self.mixture.log_weights > -math.inf).tolist()
-        log_probs = {k: self.mixture.flows[k](self.c).log_prob(x) for k, is_used in enumerate(used) if is_used}
-        none = torch.full_like(next(iter(log_probs.values())), -math.inf)
-        return torch.stack([log_probs.get(k, none) for k in range(len(used))])
+        """Log-densities of points `(..., features)` under each member, `(K, ...)`; NaN if its networks overflow."""
+        log_probs = []
+        for flow in self.mixture.flows:
+            try:
+                log_probs.append(flow(self.c).log_prob(x))
+            except NonFiniteError:
+                log_probs.append(torch.full_like(x[..., 0], math.nan))
+        return torch.stack(log_probs)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log-density of points `(..., features)` in nats, `(...)`; in training mode the mean of the members'."""
         mixture = self.mixture
-        if mixture.training:
-            return torch.stack([mixture.flows[k](self.c).log_prob(x) for k in mixture.trained]).mean(0)
-        log_probs = self.log_probs(x)
-        log_weights = mixture.log_weights.reshape(-1, *[1] * (log_probs.dim() - 1))
-        return torch.logsumexp(log_probs + log_weights, 0)
+        if mixture.training and not mixture.initialized:
+            mixture.initialize(x, self.c)
+        if mixture.training and mixture.trained:
+            log_probs = torch.stack([mixture.flows[k](self.c).log_prob(x) for k in mixture.trained])
+            mean = log_probs.mean(0)
+            # The gradient of a member must not change when the training of another one ends.
+            per_member = log_probs.sum(0) / len(mixture.trainable)
+            return mean.detach() + per_member - per_member.detach()
+        # Members of weight zero take no time.
+        used = [k for k, log_weight in enumerate(mixture.log_weights.tolist()) if log_weight > -math.inf]
+        log_probs = torch.stack([mixture.flows[k](self.c).log_prob(x) for k in used])
+        return torch.logsumexp(log_probs + mixture.log_weights[used].reshape(-1, *[1] * (log_probs.dim() - 1)), 0)
 
     @torch.no_grad()
-    def sample(self, sample_shape: Size | Sequence[int] = ()) -> Tensor:
-        """Samples without gradients, `(*sample_shape, *batch, features)`: each is drawn from a random member."""
+    def sample(self, sample_shape: Size | Sequence[int] = (), **options: Any) -> Tensor:
+        """Samples without gradients, `(*sample_shape, *batch, features)`: each is drawn from a random member.
+
+        Arguments:
+            sample_shape: The shape of the samples for each context.
+            options: Options of the members' own `sample`.
+        """
         shape = self._extended_shape(Size(sample_shape))
         log_weights = self.mixture.log_weights
         members = torch.multinomial(log_weights.exp(), max(1, shape[:-1].numel()), replacement=True)
@@ -203,10 +239,10 @@ class MixtureDistribution(Distribution):
             if not is_member.any():
                 continue
             if self.c is None:
-                x[is_member] = flow().sample((int(is_member.sum()),))
+                x[is_member] = flow().sample((int(is_member.sum()),), **options)
             else:
                 c = self.c.expand(*shape[:-1], -1)[is_member]
-                x[is_member] = flow(c).sample()
+                x[is_member] = flow(c).sample((), **options)
         return x
 
 

@@ -56,7 +56,7 @@ class Whitened(InitializesParts):
         learnable: bool = True,
     ) -> None:
         super().__init__()
-        self.whitening = Whitening(features, context, start, order).requires_grad_(learnable)
+        self.whitening = Whitening(features, context, start, order, learnable)
         self.flow = flow
 
     def forward(self, c: Tensor | None = None) -> NormalizingFlow:
@@ -74,7 +74,7 @@ class Whitened(InitializesParts):
 
 
 class Gaussian(InitializesParts):
-    """Gaussian with full covariance and a mean that is linear in the context, set from the first batch.
+    """Gaussian with full covariance and a mean that is linear in the context; `initialize` sets both from data.
 
     It has no trainable parameters. The covariance is shrunk towards its diagonal: see `shrink_correlation`.
 
@@ -95,7 +95,7 @@ class Gaussian(InitializesParts):
 
     def __init__(self, features: int, context: int = 0) -> None:
         super().__init__()
-        self.whitening = Whitening(features, context).requires_grad_(False)
+        self.whitening = Whitening(features, context, learnable=False)
         self.register_buffer("zeros", torch.zeros(features), persistent=False)
 
     def forward(self, c: Tensor | None = None) -> FlowDistribution:
@@ -133,6 +133,7 @@ class Whitening(DataInitialized, LazyTransform):
         context: The number of context features.
         start: Initial matrix: see `Whitened`. With `"cholesky"`, B is the linear regression on the context.
         order: The order of the features, by default that of the columns.
+        learnable: Whether the layer is trained.
 
     Example:
         >>> whitening = Whitening(features=3)
@@ -145,7 +146,12 @@ class Whitening(DataInitialized, LazyTransform):
     matrix: Tensor
 
     def __init__(
-        self, features: int, context: int = 0, start: str = "cholesky", order: Sequence[int] | None = None
+        self,
+        features: int,
+        context: int = 0,
+        start: str = "cholesky",
+        order: Sequence[int] | None = None,
+        learnable: bool = True,
     ) -> None:
         super().__init__()
         check_choice("start", start, STARTS)
@@ -155,15 +161,18 @@ class Whitening(DataInitialized, LazyTransform):
         # One matrix, (features, 1 + features + context): loc; s on the diagonal and L below it; B.
         shape = features, 1 + features + check_count("context", context, least=0)
         self.register_buffer("matrix", torch.zeros(shape))
-        self.change = nn.Parameter(torch.zeros(shape))
+        self.change = nn.Parameter(torch.zeros(shape)) if learnable else None
 
     def extra_repr(self) -> str:
         return f"features={self.features}, start={self.start!r}, order={list(self.order)}"
 
     def forward(self, c: Tensor | None = None) -> TriangularTransform:
-        change = self.change[:, 1:].diagonal()
-        log_scale = self.matrix[:, 1:].diagonal() + change / (1 + change.abs() / MAX_LOG_CHANGE)
-        loc, lower, coefficients = (self.matrix + self.change).tensor_split([1, 1 + self.features], 1)
+        matrix, log_scale = self.matrix, self.matrix[:, 1:].diagonal()
+        if self.change is not None:
+            change = self.change[:, 1:].diagonal()
+            log_scale = log_scale + change / (1 + change.abs() / MAX_LOG_CHANGE)
+            matrix = matrix + self.change
+        loc, lower, coefficients = matrix.tensor_split([1, 1 + self.features], 1)
         loc = loc[:, 0] if c is None else loc[:, 0] + c @ coefficients.T
         return TriangularTransform(loc, lower.tril(-1), log_scale, self.order)
 
@@ -233,8 +242,10 @@ def shrink_correlation(x: Tensor) -> Tensor:
     """
     shrinkage = torch.logspace(-6, 0, 25, dtype=x.dtype).clamp(min=MIN_SHRINKAGE)
     scores = torch.zeros_like(shrinkage)
+    # The order of the rows may be periodic: folds are random, but always the same.
+    folds = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)) % N_FOLDS
     for fold in range(min(N_FOLDS, len(x)) if len(x) >= 2 * N_FOLDS else 0):
-        is_held_out = torch.arange(len(x)) % N_FOLDS == fold
+        is_held_out = folds == fold
         training, held_out = x[~is_held_out], x[is_held_out]
         values, vectors = torch.linalg.eigh(training.T @ training / len(training))
         variances = values.clamp(min=0) * (1 - shrinkage[:, None]) + shrinkage[:, None]
@@ -267,8 +278,9 @@ class TriangularTransform(Transform):
         return y.to(x.dtype)  # autocast may return a lower precision
 
     def _inverse(self, y: Tensor) -> Tensor:
-        scaled = (y * (-self.log_scale).exp()).unsqueeze(-1)
-        u = torch.linalg.solve_triangular(self.lower, scaled, upper=False, unitriangular=True).squeeze(-1)
+        scaled = (y * (-self.log_scale).exp()).reshape(-1, y.shape[-1])
+        # All rows are columns of one system: a system for each row would copy the matrix as often.
+        u = torch.linalg.solve_triangular(self.lower, scaled.T, upper=False, unitriangular=True).T.reshape(y.shape)
         return (u + self.loc)[..., torch.tensor(self.order).argsort()]
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 from elflow._checks import check_count
 from elflow.activations import PiecewiseQuadratic
 from elflow.flows.named import min_numbers
-from elflow.tabular._flow import build_model
+from elflow.tabular._flow import MIXTURE_OPTIONS, build_model
 from elflow.tabular.schema import Schema
 from elflow.training import Training
 
@@ -69,7 +69,7 @@ def min_config_numbers(config: dict[str, Any]) -> int:
     context_schema = config["context_schema"]
     context = 0 if context_schema is None else Schema.from_dict(context_schema).context_features
     fitted = config["fitted"]["options_"]
-    options = {key: value for key, value in fitted.items() if key != "members"}
+    options = {key: value for key, value in fitted.items() if key not in MIXTURE_OPTIONS}
     features = check_count("features", schema.features)
     flow = min_numbers(config["parameters"]["flow"], features, context, options)
     return sum(features**2 if member == "gaussian" else flow for _, member in fitted["members"])

@@ -25,7 +25,7 @@ MIN_STEPS, MAX_STEPS, STEPS_PER_ROOT_ROW = 500, 20_000, 30
 N_ROUNDS = 30
 """Number of rounds of a training, except that rounds have at most 200 steps."""
 MIN_ROWS_PER_FEATURE = 100
-"""Number of rows per feature below which training starts from a Gaussian, with strong weight decay and short rounds."""
+"""Number of rows per feature below which training has strong weight decay, small batches and a low learning rate."""
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
@@ -49,9 +49,10 @@ def check_members(members: object) -> None:
     if members is None:
         return
     names = [] if isinstance(members, str) or not isinstance(members, Sequence) else list(members)
-    if not set(names) - {"gaussian"} or not set(names) <= set(MEMBERS):
+    n_gaussian = names.count("gaussian")
+    if n_gaussian == len(names) or n_gaussian > 1 or any(name not in MEMBERS for name in names):
         raise ValueError(
-            f"members must be None or a list of {MEMBERS}, with at least one besides 'gaussian', got {members!r}"
+            f"members must be None or a list of {MEMBERS}, with 'gaussian' at most once and not alone, got {members!r}"
         )
 
 
@@ -100,15 +101,16 @@ def default_recipe(rows: int, features: int, **declared: Any) -> Recipe:
     """
     is_scarce = has_few_rows(rows, features)
     batch_size = declared.get("batch_size") or (128 if is_scarce else 256 if rows < 100_000 else 512)
-    max_steps = declared.get("max_steps") or default_steps(rows)
-    check_count("max_steps", max_steps)
+    has_horizon = declared.get("schedule") in (None, "cosine")
+    max_steps = declared.get("max_steps") or (default_steps(rows) if has_horizon else MAX_STEPS)
+    round_steps = max(1, min(200, check_count("max_steps", max_steps) // N_ROUNDS))
     settings: dict[str, Any] = {
         "learning_rate": 1e-3 if is_scarce else 3e-3,
         "schedule": "cosine",
         "batch_size": batch_size,
-        "round_steps": max(1, min(200, max_steps // N_ROUNDS)),
+        "round_steps": round_steps,
         "max_steps": max_steps,
-        "patience": N_ROUNDS // 3,
+        "patience": max(N_ROUNDS, max_steps // round_steps) // 3,
         "race_steps": None if rows <= MAX_ENSEMBLE_ROWS else max(1, round(RACE_SHARE * max_steps)),
         "plateau_patience": 5,
         "weight_decay": 5.0 if is_scarce else min(2.0, 1.5e5 * (features / rows) ** 2),

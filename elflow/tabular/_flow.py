@@ -14,15 +14,19 @@ from torch import Tensor, nn
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.named import build_flow
-from elflow.flows.whitening import Whitened
+from elflow.flows.whitening import Gaussian, Whitened
+from elflow.kernels import NonFiniteError
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._random import use_generator
 from elflow.tabular.schema import Schema
 from elflow.training import Rows
 
 __all__ = [
+    "MIXTURE_OPTIONS",
     "SAMPLE_BLOCK",
     "build_model",
+    "count_components",
+    "count_parameters",
     "encode_context",
     "encode_rows",
     "iter_samples",
@@ -33,6 +37,10 @@ __all__ = [
     "to_single",
 ]
 
+MIXTURE_OPTIONS = ["members", "components"]
+"""Options of the mixture, which are not arguments of its flows."""
+MAX_STACKED_ROWS = 10_000
+"""Maximum number of validation rows that determine the weights of a mixture."""
 MIN_WEIGHT = 0.01
 """Minimum weight of a flow in a mixture; others are left out, which makes scoring faster."""
 MAX_SCORED_ROWS = 2**16
@@ -57,28 +65,30 @@ def build_model(
         name: Name of the flow.
         schema: The columns of the table.
         context_schema: The columns of the context, or None.
-        options: Arguments of the flow, and the `members` of the mixture, as pairs of position and name.
+        options: Arguments of the flow, the `members` of the mixture as pairs of position and name, and their maximum
+            number of `components`.
         dequantization: Distribution of points in cells.
     """
     context = 0 if context_schema is None else context_schema.context_features
-    arguments = {key: value for key, value in options.items() if key != "members"}
+    arguments = {key: value for key, value in options.items() if key not in MIXTURE_OPTIONS}
     flows = [
-        _build_member(member, index, name, schema.features, context, arguments) for index, member in options["members"]
+        GaussianMixture(schema.features, context, options["components"])
+        if member == "gaussian"
+        else _build_flow(member, position, name, schema.features, context, arguments)
+        for position, member in options["members"]
     ]
     flow = flows[0] if len(flows) == 1 else FlowMixture(flows)
     return Dequantized(flow, schema.exact, schema.cells, dequantization == "variational", context)
 
 
-def _build_member(
-    member: str, index: int, name: str, features: int, context: int, arguments: dict[str, Any]
+def _build_flow(
+    member: str, position: int, name: str, features: int, context: int, arguments: dict[str, Any]
 ) -> nn.Module:
-    """Build the member of a mixture with this index; every other one reverses the order of the features."""
-    if member == "gaussian":
-        return GaussianMixture(features, context)
+    """Build the flow at a position of a mixture; the linear layers of every second one reverse the features."""
     flow = build_flow(name, features, context, arguments)
     if member == "plain":
         return flow
-    order = range(features) if index % 2 == 0 else range(features)[::-1]
+    order = range(features) if position % 2 == 0 else range(features)[::-1]
     return Whitened(flow, features, context, member, order)
 
 
@@ -96,24 +106,43 @@ def stack_members(model: Dequantized, rows: Rows, n_draws: int) -> tuple[Dequant
         the members that it keeps.
     """
     model = model.double()
-    if not isinstance(model.flow, FlowMixture):
+    if not isinstance(model.flow, FlowMixture) or isinstance(model.flow, GaussianMixture):
         return model, [0]
     mixture = model.flow
-    members = [Dequantized(flow, model.exact, model.cells) for flow in mixture.flows]
-    for member in members:
-        member.noise = model.noise
-        member.eval()
-    log_probs = np.stack([score_rows(member, rows, n_draws) for member in members])
-    weights = fit_weights(torch.from_numpy(log_probs), rows.weight)
-    # Gaussians stay in any case, and so does the best flow.
-    is_flow = [not isinstance(flow, GaussianMixture) for flow in mixture.flows]
-    best = max((k for k in range(len(weights)) if is_flow[k]), key=lambda k: float(weights[k]))
-    kept = [k for k in range(len(weights)) if k == best or not is_flow[k] or weights[k] >= MIN_WEIGHT]
-    if len(kept) == 1:
-        model.flow = mixture.flows[kept[0]]
-    else:
-        model.flow = FlowMixture([mixture.flows[k] for k in kept], weights[kept].tolist()).eval()
+    rows = rows.take(torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:MAX_STACKED_ROWS])
+    log_probs = torch.from_numpy(np.stack([_score_member(model, flow, rows, n_draws) for flow in mixture.flows]))
+    # Gaussians stay in any case. A flow stays if the rows alone demand it: the prior of the weights does not count.
+    demanded = fit_weights(log_probs, rows.weight, prior=0.0) >= MIN_WEIGHT
+    is_gaussian = [isinstance(flow, GaussianMixture) for flow in mixture.flows]
+    kept = [k for k in range(len(demanded)) if demanded[k] or is_gaussian[k]]
+    weights = fit_weights(log_probs[kept], rows.weight)
+    flows = [mixture.flows[k] for k in kept]
+    model.flow = flows[0] if len(flows) == 1 else FlowMixture(flows, weights.tolist()).eval()
     return model.float().double(), kept
+
+
+def _score_member(model: Dequantized, flow: nn.Module, rows: Rows, n_draws: int) -> FloatArray:
+    """Log-densities of rows under one member of a mixture, `(N,)`; -inf if its networks overflow."""
+    member = Dequantized(flow, model.exact, model.cells)
+    member.noise = model.noise
+    try:
+        return score_rows(member.eval(), rows, n_draws)
+    except NonFiniteError:
+        return np.full(len(rows), -np.inf)
+
+
+def count_parameters(model: Dequantized) -> int:
+    """Number of trainable parameters, and of the means and covariances of Gaussians."""
+    n_trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    gaussians = [part.whitening.matrix for part in model.modules() if isinstance(part, Gaussian)]
+    # The upper triangle of a matrix is not used.
+    return n_trainable + sum(matrix.numel() - len(matrix) * (len(matrix) - 1) // 2 for matrix in gaussians)
+
+
+def count_components(model: Dequantized) -> int:
+    """Remove unused Gaussians from a mixture, and return the largest number of Gaussians of a member."""
+    flows = [model.flow, *(model.flow.flows if isinstance(model.flow, FlowMixture) else [])]
+    return max((flow.drop_unused() for flow in flows if isinstance(flow, GaussianMixture)), default=1)
 
 
 def encode_rows(
@@ -194,7 +223,7 @@ def measure_inverse_residual(model: Dequantized, rows: Rows) -> float:
 
 def _measure_residual(flow: nn.Module, x: Tensor, context: Tensor | None) -> float:
     """Maximum of |f(f^-1(z)) - z| / (1 + |z|) over the latent points z of x, `(N, features)`."""
-    if isinstance(flow, GaussianMixture):
+    if isinstance(flow, GaussianMixture | Gaussian):
         return 0.0  # linear maps, whose inverse is exact
     inner: Any = flow
     if isinstance(flow, Whitened):

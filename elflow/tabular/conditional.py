@@ -16,6 +16,7 @@ from scipy.stats import qmc
 from torch import Tensor, nn
 
 from elflow.flows.dequantization import Cells, Dequantized
+from elflow.flows.mixture import FlowMixture
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_rows
 from elflow.tabular.schema import OutsideBoundsWarning, Schema
@@ -38,8 +39,11 @@ N_CELL_DRAWS = 8
 MAX_EVALUATIONS = 2**15
 """Maximum number of densities that are evaluated at a time."""
 
-Evaluate = Callable[[Tensor, Tensor], Tensor]
-"""Log-density up to a constant, `(N, K)`, of the rows at N indices, `(N,)`, at K points each, `(N, K)`."""
+MEMBER_QUANTILES = REFINED_QUANTILES[::4]
+"""Quantiles of each member of a mixture that are among the first points of the mixture."""
+
+Evaluate = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""Log-density under a flow up to a constant, `(N, K)`, of the rows at N indices, `(N,)`, at K points each, `(N, K)`."""
 
 
 class Conditional:
@@ -87,7 +91,9 @@ class Conditional:
             is_continuous = state == self.column.position
             z_range = self.column.z_range if is_continuous else (-8.0, 8.0)
             evaluate = partial(self._log_density, Rows(self._without_cell(encoded.x), encoded.context))
-            knots, cumulative, log_mass = integrate_density(evaluate, len(encoded), z_range, n_draws=self._n_draws)
+            knots, cumulative, log_mass = integrate_density(
+                evaluate, model.flow, len(encoded), z_range, n_draws=self._n_draws
+            )
             log_masses.append(log_mass)
             if is_continuous:
                 self.knots, self.cumulative = knots, cumulative
@@ -144,15 +150,15 @@ class Conditional:
         low[:, index] = width[:, index] = 0.0
         return x._replace(low=low, width=width)
 
-    def _log_density(self, all_rows: Rows, index: Tensor, points: Tensor) -> Tensor:
-        """Log-density along the column, averaged over points of the other columns' cells."""
+    def _log_density(self, all_rows: Rows, flow: nn.Module, index: Tensor, points: Tensor) -> Tensor:
+        """Log-density along the column under a flow, averaged over points of the other columns' cells."""
         rows = all_rows.take(index)
         n_cells = len(self._model.cells)
         # One set of quasi-random points for all rows, so that results do not depend on the other rows.
         noise = torch.from_numpy(qmc.Sobol(max(1, n_cells), rng=0).random(self._n_draws)[:, None, :n_cells])
         z, log_volume = self._model.dequantize(rows.x, rows.context, noise if n_cells else None)
         z, log_volume = z.expand(self._n_draws, -1, -1), log_volume.expand(self._n_draws, -1)
-        log_density = log_density_along(self._model.flow, z, self._position, points, rows.context)
+        log_density = log_density_along(flow, z, self._position, points, rows.context)
         return torch.logsumexp(log_density + log_volume[..., None], 0)
 
 
@@ -200,13 +206,15 @@ def pit_values(model: Dequantized, schema: Schema, name: str, z: Tensor, context
     """
     position = schema.positions(name)[-1]
 
-    def evaluate(index: Tensor, points: Tensor) -> Tensor:
+    def evaluate(flow: nn.Module, index: Tensor, points: Tensor) -> Tensor:
         c = None if context is None else context[index]
-        return log_density_along(model.flow, z[index], position, points, c)
+        return log_density_along(flow, z[index], position, points, c)
 
     # Every other quantile: a histogram of PIT values needs less precision than a single conditional probability.
     z_range = schema.column(name).z_range
-    knots, cumulative, _ = integrate_density(evaluate, len(z), z_range, REFINED_QUANTILES[::2], max_refinements=0)
+    knots, cumulative, _ = integrate_density(
+        evaluate, model.flow, len(z), z_range, REFINED_QUANTILES[::2], max_refinements=0
+    )
     return _interpolate(z[:, position].double().numpy(), knots, cumulative)
 
 
@@ -234,6 +242,7 @@ def log_density_along(
 @torch.no_grad()
 def integrate_density(
     evaluate: Evaluate,
+    flow: nn.Module,
     count: int,
     z_range: tuple[float, float],
     quantiles: FloatArray = REFINED_QUANTILES,
@@ -244,6 +253,7 @@ def integrate_density(
 
     Arguments:
         evaluate: Log-densities of rows.
+        flow: The flow whose density is integrated.
         count: Number of rows N.
         z_range: Range of the points.
         quantiles: Quantiles at which each refinement adds points.
@@ -257,7 +267,7 @@ def integrate_density(
     distributions: list[tuple[FloatArray, FloatArray, float]] = []
     for start in range(0, count, size):
         index = torch.arange(start, min(start + size, count))
-        distributions += _integrate_rows(evaluate, index, z_range, quantiles, max_refinements)
+        distributions += _integrate_rows(evaluate, flow, index, z_range, quantiles, max_refinements)
     if not distributions:
         return np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0)
     n_knots = max(len(knots) for knots, _, _ in distributions)
@@ -272,20 +282,30 @@ def integrate_density(
 
 
 def _integrate_rows(
-    evaluate: Evaluate, index: Tensor, z_range: tuple[float, float], quantiles: FloatArray, max_refinements: int
+    evaluate: Evaluate,
+    flow: nn.Module,
+    index: Tensor,
+    z_range: tuple[float, float],
+    quantiles: FloatArray,
+    max_refinements: int,
 ) -> list[tuple[FloatArray, FloatArray, float]]:
     """Knots, cumulative distribution and log-mass of each of the rows at some indices.
 
-    Each row is refined until it has converged, so that its result does not depend on the other rows.
+    Each row is refined until it has converged, so that its result does not depend on the other rows. The first points
+    of a mixture contain quantiles of its members: a member with a broad density would hide the peak of a narrow one.
     """
     results: dict[int, tuple[FloatArray, FloatArray, float]] = {}
     knots = np.tile(np.linspace(*z_range, N_COARSE_POINTS), (len(index), 1))
-    log_density = evaluate(index, torch.from_numpy(knots)).numpy()
+    for member in flow.used_members() if isinstance(flow, FlowMixture) else []:
+        parts = _integrate_rows(evaluate, member, index, z_range, quantiles, max_refinements=0)
+        located = [np.interp(MEMBER_QUANTILES, cumulative, points) for points, cumulative, _ in parts]
+        knots = np.sort(np.concatenate([knots, np.stack(located)], 1), 1)
+    log_density = evaluate(flow, index, torch.from_numpy(knots)).numpy()
     active = index
     for number, temperature in enumerate([*TEMPERATURES, *[1.0] * max_refinements]):
         estimates = zip(_accumulate(knots, log_density / temperature)[0], knots, strict=True)
         refined = np.stack([np.interp(quantiles, total, points) for total, points in estimates])
-        log_density = np.concatenate([log_density, evaluate(active, torch.from_numpy(refined)).numpy()], 1)
+        log_density = np.concatenate([log_density, evaluate(flow, active, torch.from_numpy(refined)).numpy()], 1)
         knots = np.concatenate([knots, refined], 1)
         order = np.argsort(knots, 1, kind="stable")
         knots, log_density = (np.take_along_axis(array, order, 1) for array in (knots, log_density))

@@ -20,7 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from elflow._checks import check_count, record_warnings
 from elflow._model_file import ModelFile, fill_module, write_model
 from elflow.flows.dequantization import Dequantized
-from elflow.flows.mixture import FlowMixture
+from elflow.flows.mixture import N_COMPONENTS, FlowMixture
 from elflow.tabular._anomaly import rank_log_density, select_reference, summarize_log_density
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._config import get_config, min_config_numbers, set_config
@@ -33,6 +33,8 @@ from elflow.tabular._defaults import (
 from elflow.tabular._flow import (
     SAMPLE_BLOCK,
     build_model,
+    count_components,
+    count_parameters,
     encode_context,
     iter_samples,
     measure_inverse_residual,
@@ -76,8 +78,9 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             `"variational"` for a learned one.
         members: Members of the mixture, a list: `"cholesky"` and `"identity"` are flows after a learnable linear layer,
             which starts from a Gaussian with full covariance or from standardised features; `"plain"` is a flow
-            without that layer; `"gaussian"` is a mixture of up to 32 Gaussians. By default one each of
-            `"cholesky"`, `"identity"` and `"gaussian"`; validation rows decide about their weights.
+            without that layer; `"gaussian"` is a mixture of up to 32 Gaussians, or one whose mean is linear in the
+            context. By default one each of `"cholesky"`, `"identity"` and `"gaussian"`, or of `"plain"` and
+            `"gaussian"` for one column without context. Validation rows determine their weights.
         schedule: Learning-rate schedule: see `elflow.training.Recipe`.
         learning_rate: Initial learning rate. Here and in the next two, None selects a value by the size of the table.
         weight_decay: Weight decay; more of it reduces overfitting.
@@ -228,8 +231,11 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             verbose=self.verbose,
         )
         self.model_, kept = stack_members(trained, validation_rows, N_DRAWS)
-        self.options_ = options | {"members": [options["members"][k] for k in kept]}
-        self.n_parameters_ = sum(p.numel() for p in self.model_.parameters() if p.requires_grad)
+        self.options_ = options | {
+            "members": [options["members"][k] for k in kept],
+            "components": count_components(self.model_),
+        }
+        self.n_parameters_ = count_parameters(self.model_)
         reference = torch.from_numpy(select_reference(is_validation.numpy(), seed))
         self.reference_scores_ = summarize_log_density(score_rows(self.model_, rows.take(reference), N_DRAWS))
         return self
@@ -545,7 +551,11 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         )
         members = default_members(features, context) if self.members is None else list(self.members)
         options = default_options(self.flow, n_rows, features) | (self.flow_options or {})
-        options["members"] = [[index, member] for index, member in enumerate(members)]
+        flows = [member for member in members if member != "gaussian"]
+        options["members"] = [[position, member] for position, member in enumerate(flows)]
+        if len(flows) < len(members):
+            options["members"].append([len(flows), "gaussian"])
+        options["components"] = 1 if context else N_COMPONENTS[-1]
         return options, recipe
 
     def _iter_encoded_samples(

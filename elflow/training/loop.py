@@ -105,13 +105,14 @@ def fit(
         path = Path(checkpoint)
         fingerprint = _compute_fingerprint(fingerprint, flow, source, held_out, recipe, seed)
         state = read_checkpoint(path, fingerprint)
+    start = time.monotonic()
     with torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []):
         torch.manual_seed(seed)
         flow = deepcopy(flow).train()
         if state is None and (initialize := getattr(flow, "initialize", None)):
-            initial = source.take_first(N_INITIAL_ROWS)
+            initial = source.take_initial(N_INITIAL_ROWS)
             initialize(initial.x, initial.context)
-        run = _Run(flow, recipe, fabric)
+        run = _Run(flow, recipe, fabric, start)
         if state is not None:
             run.load_state_dict(state)
         with Monitor(recipe, log_dir, verbose) if fabric.is_global_zero else nullcontext() as monitor:
@@ -137,7 +138,7 @@ class _Run:
     The averaged weights are validated, stored and returned. The parts of a mixture are selected independently.
     """
 
-    def __init__(self, flow: nn.Module, recipe: Recipe, fabric: Fabric) -> None:
+    def __init__(self, flow: nn.Module, recipe: Recipe, fabric: Fabric, start: float) -> None:
         self.recipe = recipe
         self.fabric = fabric
         flow = flow.to(fabric.device)
@@ -156,7 +157,7 @@ class _Run:
         self.stopped = ""
         self.is_cooling = False  # whether a rate was lowered because the time limit is near
         self._seconds_before = 0.0  # of earlier runs, which this one continues
-        self._start = time.monotonic()
+        self._start = start  # the time before the initialisation of the flow
         self._training_mean = _Mean()
 
     @property
@@ -260,7 +261,7 @@ class _Run:
             self.selection.keep(weights)
         else:
             scores = self._score(validation, seed)
-            score = entry["validation"] = max(scores, key=lambda each: (math.isfinite(each), each))
+            score = entry["validation"] = self.selection.choose_best(scores)
             if not math.isfinite(score):
                 warn_user(f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning)
             self.selection.update(weights, scores, self.step)

@@ -131,11 +131,18 @@ class RowSource:
         self.rank = rank
         self.world_size = world_size
 
-    def take_first(self, count: int) -> Rows:
-        """The first rows of positive weight, for data-dependent initialisation."""
+    def take_initial(self, count: int) -> Rows:
+        """Random rows for data-dependent initialisation: the order of a table may have a meaning, such as time.
+
+        Rows with weights are drawn with replacement, in proportion to these.
+        """
+        generator = torch.Generator().manual_seed(self.seed)
         if self.rows.weight is None:
-            return self.rows.take(slice(count))
-        return self.rows.take((self.rows.weight > 0).nonzero().squeeze(-1)[:count])
+            return self.rows.take(torch.randperm(len(self.rows), generator=generator)[:count])
+        # torch.multinomial takes at most 2^24 rows
+        cumulative = self.rows.weight.double().cumsum(0)
+        u = torch.rand(min(count, len(self.rows)), dtype=torch.double, generator=generator) * cumulative[-1]
+        return self.rows.take(torch.searchsorted(cumulative, u, right=True).clamp(max=len(self.rows) - 1))
 
     def iter_batches(self, steps: range) -> Iterator[Rows]:
         """Yield the batch of each step."""
@@ -166,7 +173,7 @@ class StreamSource:
         self.next_batch = next_batch
         self._peeked: Rows | None = None
 
-    def take_first(self, count: int) -> Rows:
+    def take_initial(self, count: int) -> Rows:
         """The first batch, for data-dependent initialisation; training sees it again."""
         self._peeked = as_rows("data()", self.next_batch())
         self._peeked.check("data()")

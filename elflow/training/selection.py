@@ -43,7 +43,8 @@ class Selection:
         self.race_steps = race_steps
         self.parts = list_parts(flow)
         modules = [flow.get_submodule(part) for part in self.parts]
-        self.trained = [k for k, part in enumerate(modules) if any(p.requires_grad for p in part.parameters())]
+        self.trainable = [k for k, part in enumerate(modules) if any(p.requires_grad for p in part.parameters())]
+        self.trained = self.trainable
         self.scores = [-math.inf] * len(self.parts)
         self.rounds_since_best = [0] * len(self.parts)
         self.weights: dict[str, Tensor] = {}
@@ -57,15 +58,16 @@ class Selection:
             step: The number of steps so far.
         """
         is_first = not self.weights and any(score > -math.inf for score in scores)
+        best_before = max(self.scores[k] for k in self.trainable)
         # The averaged weights of a part keep moving after its training has stopped: those of its best round stay.
         is_better = [
             score > best and (k in self.trained or is_first)
             for k, (score, best) in enumerate(zip(scores, self.scores, strict=True))
         ]
-        # Weights outside of all parts, such as those of learned noise, are those of the best round of any part.
-        improves_best = is_first or max(scores, key=_finite_or_least) > max(self.scores)
+        # Weights outside of all parts are those of the best round of any of them.
+        improves_best = is_first or self.choose_best(scores) > best_before
         for key, value in weights.items():
-            owner = next((k for k, part in enumerate(self.parts) if key.startswith(part)), None)
+            owner = next((k for k, part in enumerate(self.parts) if part == "" or key.startswith(f"{part}.")), None)
             if is_first or (improves_best if owner is None else is_better[owner]):
                 self.weights[key] = value.detach().clone()
         for k, (score, better) in enumerate(zip(scores, is_better, strict=True)):
@@ -74,6 +76,10 @@ class Selection:
         self.train([k for k in self.trained if self.rounds_since_best[k] < self.patience])
         if self.race_steps is not None and step >= self.race_steps and len(self.trained) > 1:
             self.train([max(self.trained, key=lambda k: self.scores[k])])
+
+    def choose_best(self, scores: Sequence[float]) -> float:
+        """The best score of the parts that can be trained; one that is not finite only if there is no other."""
+        return max((scores[k] for k in self.trainable), key=lambda score: (math.isfinite(score), score))
 
     def keep(self, weights: Mapping[str, Tensor]) -> None:
         """Keep the weights of all parts: there is no score to compare."""
@@ -93,15 +99,10 @@ class Selection:
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint."""
-        return {name: getattr(self, name) for name in ("scores", "rounds_since_best", "weights", "trained")}
+        return {name: getattr(self, name).copy() for name in ("scores", "rounds_since_best", "weights", "trained")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of a checkpoint."""
         for name in ("scores", "rounds_since_best", "weights"):
-            setattr(self, name, state[name])
+            setattr(self, name, state[name].copy())
         self.train(state["trained"])
-
-
-def _finite_or_least(score: float) -> float:
-    """A key that sorts NaN first."""
-    return -math.inf if math.isnan(score) else score

@@ -68,7 +68,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     with replacing(folder / SCORES) as temporary, temporary.open("wb") as file:
         np.save(file, log_density)
     finite = log_density[np.isfinite(log_density)]
-    mean, error = sample_mean_and_error(torch.from_numpy(finite)) if len(finite) > 1 else (0.0, 0.0)
+    mean, error = sample_mean_and_error(torch.from_numpy(finite)) if len(finite) > 1 else (-1e300, 0.0)
     record |= {"set": settings["set"], "model": model, "test": mean, "error": error}
     record |= {"impossible_rows": len(log_density) - len(finite)}
     if table.truth is not None:
