@@ -297,7 +297,7 @@ def _integrate_rows(
     results: dict[int, tuple[FloatArray, FloatArray, float]] = {}
     knots = np.tile(np.linspace(*z_range, N_COARSE_POINTS), (len(index), 1))
     for member in flow.used_members() if isinstance(flow, FlowMixture) else []:
-        parts = _integrate_rows(evaluate, member, index, z_range, quantiles, max_refinements=0)
+        parts = _integrate_rows(evaluate, member, index, z_range, quantiles, max_refinements)
         located = [np.interp(MEMBER_QUANTILES, cumulative, points) for points, cumulative, _ in parts]
         knots = np.sort(np.concatenate([knots, np.stack(located)], 1), 1)
     log_density = evaluate(flow, index, torch.from_numpy(knots)).numpy()
