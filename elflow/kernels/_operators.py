@@ -1,10 +1,10 @@
 """The operators `torch.ops.elflow.*`: schemas, empty results for tracing, and gradients, for all kernels.
 
 `torch.compile` and `torch.export` see each operator as one node. The native kernels are registered for CPUs, the Triton
-kernels for GPUs. With Triton's interpreter these take CPU tensors too, under the names `torch.ops.elflow_interpreted.*`.
+kernels for GPUs. In Triton's interpreter these take CPU tensors, under the names `torch.ops.elflow_interpreted.*`.
 
 Arguments have the shapes of the contract: N networks of H units, M points each. In addition to its results a forward
-operator returns the Lipschitz constants in float64 and the numbers of the places where |g'| has its maximum, so that the
+operator returns the Lipschitz constants in float64 and the numbers of the places where |g'| has its maximum, so that
 backward operators need not search again. `activation` is None for FELU, or the numbers of `encode_activation`.
 """
 

@@ -1,7 +1,7 @@
 """The Triton kernels: Lipschitz constants, the transformation and its inverse, and the gradients of all of them.
 
-A program computes ROWS networks at a time, in tiles of ROWS x BLOCK registers, where BLOCK is the number of units rounded up
-to a power of two. Parameters are read from memory again instead of being stored in temporary tensors.
+A program computes ROWS networks at a time, in tiles of ROWS x BLOCK registers, where BLOCK is the number of units
+rounded up to a power of two. Parameters are read from memory again instead of being stored in temporary tensors.
 """
 
 from __future__ import annotations
@@ -257,9 +257,9 @@ def backward_kernel(
     """Gradients of the transformation or, with INVERSE, of its inverse, of `count` networks with `points` points each.
 
     POINTWISE is the part through the points: program (p, q) adds the points of split q. FINISH is the part through the
-    Lipschitz constant, which writes the gradients of the parameters to the `out` tensors. Without FINISH, the sums of each
-    split are written to the `grad` tensors; without POINTWISE they are read from there. With LIPSCHITZ there are no
-    points, and `grad` is the gradient of the Lipschitz constants.
+    Lipschitz constant, which writes the gradients of the parameters to the `out` tensors. Without FINISH, the sums of
+    each split are written to the `grad` tensors; without POINTWISE they are read from there. With LIPSCHITZ there are
+    no points, and `grad` is the gradient of the Lipschitz constants.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     stored = row < count

@@ -30,13 +30,16 @@ from elflow.kernels._operators import (
 from elflow.kernels._triton_kernels import backward_kernel, transform_kernel
 from elflow.kernels.contract import NonFiniteError, require_finite
 
-__all__ = ["KERNELS", "choose_tile", "make_constants"]
+__all__ = ["KERNELS", "choose_options", "choose_tile", "make_constants"]
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 """Whether Triton's interpreter runs the kernels, with numpy, on CPU tensors."""
 
-MAX_PER_THREAD = 8
-"""Units per thread of a tile. Fewer would take more instructions, because every thread reads every unit: `bench gpu`."""
+PER_THREAD = 8
+"""Units per thread of a tile. With fewer, kernels take more instructions, because every thread reads every unit."""
+
+PER_THREAD_BACKWARD = 4
+"""The same for the gradients, which need more registers."""
 
 MAX_PROGRAMS = 256
 """The points of a network are split among programs only up to this number of programs."""
@@ -45,15 +48,20 @@ MAX_PROGRAMS = 256
 # --- compile-time constants -------------------------------------------------------------------------------------------
 
 
-def choose_tile(units: int, count: int) -> dict[str, int]:
+def choose_tile(units: int, count: int, is_backward: bool = False) -> dict[str, int]:
     """The number of networks and of columns of a tile, and the number of warps of a program."""
     block = max(2, triton.next_power_of_2(units))
+    rows = max(1, 32 // block)
     if INTERPRETED:  # each operation of a program costs the same for any tile, so that few programs are best
         rows = min(triton.next_power_of_2(count), max(1, 2**15 // block))
-    else:
-        rows = max(1, 32 // block)
-    # One warp needs no shared memory.
-    return {"ROWS": rows, "BLOCK": block, "num_warps": max(1, block // (32 * MAX_PER_THREAD))}
+    # A single warp needs no shared memory.
+    warps = max(1, block // (32 * (PER_THREAD_BACKWARD if is_backward else PER_THREAD)))
+    return {"ROWS": rows, "BLOCK": block, "num_warps": warps}
+
+
+def choose_options(is_hip: bool) -> dict[str, int]:
+    """Options of the compiler. Without `maxnreg` it spills registers to let more programs run at a time."""
+    return {"enable_fp_fusion": False} | ({} if is_hip else {"maxnreg": 255})
 
 
 @lru_cache
@@ -61,13 +69,11 @@ def make_constants(activation: tuple[float, ...] | None, dtype: torch.dtype) -> 
     """The activation as the compile-time constants of `_triton_network.py`; `activation` as of `encode_activation`."""
     function = FELU
     if activation is not None:
-        points = (len(activation) - 3) // 4
-        pieces = np.reshape(activation[points:], (-1, 3)).tolist()
-        function = PiecewiseQuadratic(activation[:points], pieces)
+        count = (len(activation) - 3) // 4
+        function = PiecewiseQuadratic(activation[:count], np.reshape(activation[count:], (-1, 3)).tolist())
     points, pieces = function.breakpoints, function.pieces
     heights = [abs(c0 + c1 * p + c2 * p * p) for p, (c0, c1, c2) in zip(points, pieces, strict=False)]
     home = heights.index(min(heights))
-    c0, c1, c2 = pieces[home]
     numbers: list[float] = []
     for k, (left, right) in enumerate(pairwise(points), start=1):
         near = right if k <= home else left
@@ -148,8 +154,8 @@ def run_transform(
             INVERSE=log_slope is None,
             BUMPS=len(weights) == 1,
             BOUND=bound,
-            enable_fp_fusion=False,
             **tile,
+            **choose_options(bool(torch.version.hip)),
             **fixed,
         )
 
@@ -204,7 +210,7 @@ def run_backward(
         return
     packed, strides = _describe(weights)
     points = 0 if x is None else x.shape[1]
-    tile = choose_tile(units, count)
+    tile = choose_tile(units, count, is_backward=True)
     programs = triton.cdiv(count, tile["ROWS"])
     splits = 0 if x is None else max(1, min(triton.cdiv(points, 16), MAX_PROGRAMS // programs))
     # Sums of each split; their number of elements is limited by MAX_PROGRAMS.
@@ -228,8 +234,8 @@ def run_backward(
             INVERSE=grad_log_slope is None,
             BUMPS=len(weights) == 1,
             BOUND=bound,
-            enable_fp_fusion=False,
             **tile,
+            **choose_options(bool(torch.version.hip)),
             **make_constants(None if activation is None else tuple(activation), first.dtype),
         )
 
@@ -298,6 +304,7 @@ def elf_bumps_kernel(
     x: Tensor, phi: Tensor, units: int, bound: float, activation: Activation = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     results = allocate_elf_bumps(x, phi, units)
+    results[4].zero_()  # not used: empty on a GPU
     run_transform(x, (phi,), phi[:, -1], units, bound, activation, *results[:4])
     return results
 
@@ -305,7 +312,8 @@ def elf_bumps_kernel(
 def elf_bumps_inverse_kernel(
     y: Tensor, phi: Tensor, units: int, bound: float, activation: Activation = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    x, constants, places, _ = results = allocate_elf_bumps_inverse(y, phi, units)
+    x, constants, places, weights = results = allocate_elf_bumps_inverse(y, phi, units)
+    weights.zero_()  # not used: empty on a GPU
     run_transform(y, (phi,), phi[:, -1], units, bound, activation, x, None, constants, places)
     return results
 

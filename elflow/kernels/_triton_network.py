@@ -7,8 +7,8 @@ POINTS     its breakpoints
 PIECES     nine numbers for each piece between two breakpoints: the nearer end `near` to the point where the function is
            nearest to zero, the ends relative to it, then in two words each: the slope at `near`, half the second
            derivative, and the slope that the piece adds to the left slope at `near`
-ENDS       the value at that point, the left slope and the right slope, in two words each; then a bound of |breakpoints|,
-           and one of |second derivative|
+ENDS       the value at that point, the left slope and the right slope, in two words each; then a bound of
+           |breakpoints|, and one of |second derivative|
 =========  ===========================================================================================================
 
 Numbers that may cancel are in two words: see `_triton_words.py`.
@@ -159,6 +159,7 @@ def respond(u, u_low, POINTS: tl.constexpr, PIECES: tl.constexpr, ENDS: tl.const
 @triton.jit
 def place_units(w, b, x):
     """The arguments w1 x + b1, in two words; infinite if they overflow."""
+    x = tl.where((w == 0) & (tl.abs(x) == float("inf")), 0.0, x)  # columns without a unit have w1 = 0
     product, low = two_product(w, x)
     u, u_low = two_sum(product, b)
     u, u_low = normalize(u, u_low + low)
@@ -167,13 +168,14 @@ def place_units(w, b, x):
 
 @triton.jit
 def evaluate(w, b, v, s, s_low, x, BLOCK: tl.constexpr, POINTS: tl.constexpr, PIECES: tl.constexpr, ENDS: tl.constexpr):
-    """s g and s g' at one point per row, in two words; s g'', the number of breakpoints to the left, and s g in one word."""
+    """s g and s g' in two words at one point per row; s g'', the number of breakpoints to the left, s g in one word."""
     v, v_low = multiply_words(v, 0.0, s[:, None], s_low[:, None])
     a, a_low = multiply_words(v, v_low, w, 0.0)
     x = x[:, None]
     u, u_low = place_units(w, b, x)
     value, value_low, slope, slope_low, bend = respond(u, u_low, POINTS, PIECES, ENDS)
     g, g_low = multiply_words(value, value_low, v, v_low)
+    plain = g
     passed = tl.zeros_like(u).to(tl.int32)
     for k in tl.static_range(len(POINTS)):
         passed += (u > POINTS[k]).to(tl.int32)
@@ -191,6 +193,7 @@ def evaluate(w, b, v, s, s_low, x, BLOCK: tl.constexpr, POINTS: tl.constexpr, PI
                     line, line_low, ENDS[2 + 2 * side] + tl.zeros_like(x), ENDS[3 + 2 * side]
                 )
             line = tl.where(is_finite(x), line, v * u)
+            plain += tl.where(beyond, line, 0.0)
             g, g_low = add_words(g, g_low, tl.where(beyond, line, 0.0), tl.where(beyond, line_low, 0.0))
     slope, slope_low = multiply_words(slope, slope_low, a, a_low)
     bend = bend * a * w
@@ -198,7 +201,7 @@ def evaluate(w, b, v, s, s_low, x, BLOCK: tl.constexpr, POINTS: tl.constexpr, PI
     steep, steep_low = sum_words(slope, slope_low, BLOCK)
     curvature, _ = sum_words(bend, tl.zeros_like(bend), BLOCK)
     piece = tl.sum(tl.where(w > 0, passed, -passed), axis=1)
-    return total, total_low, steep, steep_low, curvature, piece, tl.sum(g, axis=1)
+    return total, total_low, steep, steep_low, curvature, piece, tl.sum(plain, axis=1)
 
 
 @triton.jit

@@ -42,8 +42,8 @@ def rank_breakpoints(
 ):
     """|g'| at all breakpoints, up to rounding, a row per network; -1 where there is none. Whether any is too far.
 
-    Column BLOCK * k + j is breakpoint k of unit j. The breakpoints stay in registers; the units, one at a time, come from
-    memory, where they are in the cache.
+    Column BLOCK * k + j is breakpoint k of unit j. The breakpoints stay in registers; the units, one at a time, come
+    from memory, where they are in the cache.
     """
     column = tl.arange(0, KINKS * BLOCK)[None, :]
     kink = column // BLOCK

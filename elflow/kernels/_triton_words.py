@@ -1,10 +1,10 @@
 """Double-word arithmetic for Triton: numbers as unevaluated sums of two floats, `high + low`.
 
-The same code gives 2^-46 relative accuracy for float32 and 2^-100 for float64. So float32 networks, whose slopes may cancel
-to a thousandth of their parts, need no float64, which most GPUs compute at 1/64 of the rate of float32.
+The same code gives 2^-46 relative accuracy for float32 and 2^-100 for float64. So float32 networks, whose slopes may
+cancel to a thousandth of their parts, need no float64, which many GPUs compute at 1/64 of the rate of float32.
 
-The kernels must be compiled with `enable_fp_fusion=False`: the error of a sum is wrong if the compiler contracts the sum
-with a product. Products are split with bit masks, not computed with `tl.fma`, which Triton's interpreter rounds twice.
+The kernels must be compiled with `enable_fp_fusion=False`: the error of a sum is wrong if the compiler contracts the
+sum with a product. Products are split with bit masks, because Triton's interpreter rounds `tl.fma` twice.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ def find_scale(a):
 def sum_words(high, low, COUNT: tl.constexpr):
     """The sums of the rows of a tile of COUNT columns, as two words, in any order of summation.
 
-    The leading digits of all terms are cut off at one place, so that their sum is exact. The sum of the rest is rounded.
+    The leading digits of all terms are cut off at one place, so that their sum is exact. Only the rest is rounded.
     """
-    largest = tl.max(tl.abs(high), axis=1)
+    largest = tl.max(tl.where(high == high, tl.abs(high), 0.0), axis=1)
     # 1.5 times the power of two above the sum of all terms: adding it cuts off the digits below its last place.
     cut = (3.0 * COUNT / find_scale(largest))[:, None]
     leading = (high + cut) - cut

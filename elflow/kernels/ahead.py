@@ -1,4 +1,4 @@
-"""Ahead-of-time compilation of the Triton kernels, which needs no GPU: for benchmarks and for a look at the assembly."""
+"""Ahead-of-time compilation of the Triton kernels, which needs no GPU: for benchmarks and to read the assembly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from elflow.kernels._triton_kernels import backward_kernel, transform_kernel
-from elflow.kernels._triton_launch import choose_tile, make_constants
+from elflow.kernels._triton_launch import choose_options, choose_tile, make_constants
 
 __all__ = ["KERNELS", "TARGETS", "compile_kernel", "compile_source"]
 
@@ -58,8 +58,8 @@ def compile_kernel(name: str, units: int, dtype: torch.dtype, target: str) -> An
         constants |= {"POINTWISE": True, "FINISH": True, "LIPSCHITZ": False}
     else:
         constants |= {"KINKS": 2, "SEARCH": True, "TRANSFORM": name != "lipschitz"}
-    tile = choose_tile(units, 2**20)
-    options = {"num_warps": tile.pop("num_warps"), "enable_fp_fusion": False}
+    tile = choose_tile(units, 2**20, is_backward)
+    options = {"num_warps": tile.pop("num_warps"), **choose_options(TARGETS[target].backend == "hip")}
     pointer = "*fp32" if dtype == torch.float32 else "*fp64"
     signature = {"constants": "*fp64", "places": "*i32", **dict.fromkeys(POINTERS[kernel], pointer)}
     return compile_source(kernel, signature, constants | tile, options, target)

@@ -1,7 +1,7 @@
 """The Triton backend: CUDA and ROCm devices, all functions fused, one network per row of a tile of registers.
 
-With the environment variable `TRITON_INTERPRET=1` Triton's interpreter runs it on CPU tensors: slowly, for trying it out and
-for tests.
+With the environment variable `TRITON_INTERPRET=1` Triton's interpreter runs it on CPU tensors: slowly, for trying it
+out and for tests.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ def _load() -> None:
     global interpreted, import_error
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if not (interpreted or torch.version.cuda or torch.version.hip):
-        import_error = (
-            "this build of torch supports CPUs only; set TRITON_INTERPRET=1 to run it in Triton's interpreter"
-        )
+        import_error = "this build of torch is for CPUs only; set TRITON_INTERPRET=1 to use Triton's interpreter"
         return
     try:
         version = import_module("triton").__version__
