@@ -8,13 +8,14 @@ import torch
 from torch import Generator
 
 HAS_GPU = torch.cuda.is_available()
-# Without a GPU the tests of the Triton kernels run in its interpreter, which is chosen when these are imported. The
-# commands that tests start do not need it.
+# Without a GPU the tests of the Triton kernels run in its interpreter, which is chosen when these modules are imported.
+# The commands that tests start do not need it.
 with pytest.MonkeyPatch.context() as patch:
     if not HAS_GPU:
         patch.setenv("TRITON_INTERPRET", "1")
     kernels = import_module("elflow.kernels")
     native = import_module("elflow.kernels.native")
+    import_module("experiments.bench._gpu_kernels")
 
 assert native.extension is not None, "the suite tests the native kernel: install elflow where there is a C++ compiler"
 

@@ -57,7 +57,7 @@ def select(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadra
         >>> select(torch.float32, torch.device("cpu"), RELU).name
         'reference'
     """
-    if native.extension is None and _forced == "auto" and not torch.compiler.is_compiling():
+    if native.extension is None and _forced == "auto" and device.type == "cpu" and not torch.compiler.is_compiling():
         _warn_once()
     reason = None
     for candidate in BACKENDS.values() if _forced == "auto" else [BACKENDS[_forced]]:

@@ -77,7 +77,7 @@ def jobs(plan: Plan) -> list[Job]:
     units = UNITS if plan.effort >= 0.5 else UNITS[:1]
     names = KERNELS if plan.effort >= 0.5 else KERNELS[:1]
     compiled = [Job(target, {"target": target, "units": units, "kernels": names + COMPARED}) for target in DEVICES]
-    return [*compiled, Job("exactness", {"exactness": plan.scaled(N_EXACT), "seed": plan.seed})]
+    return [*compiled, Job("exactness", {"exactness": plan.scaled(N_EXACT), "units": EXACT_UNITS, "seed": plan.seed})]
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
@@ -103,25 +103,26 @@ _EXACTNESS = """
 import json, sys
 from experiments.bench.gpu import find_largest_errors
 settings = json.loads(sys.argv[1])
-print(json.dumps(find_largest_errors(settings["exactness"], settings["seed"])))
+print(json.dumps(find_largest_errors(settings["exactness"], settings["units"], settings["seed"])))
 """
 
 
-def find_largest_errors(count: int, seed: int) -> Record:
-    """The largest errors over hostile networks of all kinds in Triton's interpreter, by dtype."""
+def find_largest_errors(count: int, units: list[int], seed: int, device: str | torch.device = "cpu") -> Record:
+    """The largest errors over hostile networks of all kinds, by dtype; on CPUs in Triton's interpreter."""
     generator = torch.Generator().manual_seed(seed)
     record: Record = {}
     for name in PROMISED:
         dtype, total, constants, inverses = getattr(torch, name), 0, [], []
-        for units in EXACT_UNITS:
-            share = max(1, -(-count // len(EXACT_UNITS) // len(testing.NETWORK_KINDS)))
-            parts = [testing.make_networks(kind, share, units, dtype, generator) for kind in testing.NETWORK_KINDS]
+        for h in units:
+            share = max(1, -(-count // len(units) // len(testing.NETWORK_KINDS)))
+            parts = [testing.make_networks(kind, share, h, dtype, generator) for kind in testing.NETWORK_KINDS]
             w1, b1, w2 = (torch.cat(w) for w in zip(*parts, strict=True))
             y, b2 = torch.randn(2, len(w1), dtype=dtype, generator=generator)
             y = (y * 10.0 ** torch.randint(-3, 9, (len(w1),), generator=generator)).to(dtype)
+            points, *weights, shift = (t.to(device) for t in (y, w1, b1, w2, b2))
             with kernels.backend("triton"):
-                found = functional.lipschitz(w1, b1, w2)
-                inverses.append(testing.inverse_error(y, w1, b1, w2, b2, 0.9999))
+                found = functional.lipschitz(weights[0], weights[1], weights[2]).cpu()
+                inverses.append(testing.inverse_error(points, *weights, shift, 0.9999).cpu())
             constants.append(testing.lipschitz_error(found, w1, b1, w2))
             total += len(w1)
         errors = [torch.cat(e).nan_to_num(nan=1e9).max().item() for e in (constants, inverses)]
@@ -304,9 +305,9 @@ def _tabulate_resources(target: str, device: Device, record: Record) -> Table:
     ]
     note = (
         "Float32, one point per network; compiled, not run on hardware. Bytes, flops, instructions and estimated times "
-        f"are for each network, with the published peak rates of {device.name}. Code outside of the search counts once: "
-        "each further candidate, and each further step of an inverse, adds to it. The hypernetwork is the forward pass of "
-        "5 x 192 hidden units for 6 features. The sorted sweep takes no care of rounding."
+        f"are for each network, with the published peak rates of {device.name}. Code outside of the search counts "
+        "once: each further candidate, and each further step of an inverse, adds to it. The hypernetwork is the "
+        "forward pass of 5 x 192 hidden units for 6 features. The sorted sweep takes no care of rounding."
     )
     return Table(f"{target} ({device.name})", columns, rows, note)
 
