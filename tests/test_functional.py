@@ -175,7 +175,9 @@ def test_errors_name_the_argument(implementation, network, case):
 
 def test_backend_is_chosen_and_restored(network):
     with (
-        pytest.raises(ValueError, match=r"backend must be one of .*'auto', 'native', 'reference'.*got 'cuda'"),
+        pytest.raises(
+            ValueError, match=r"backend must be one of .*'auto', 'native', 'triton', 'reference'.*got 'cuda'"
+        ),
         kernels.backend("cuda"),
     ):
         pass

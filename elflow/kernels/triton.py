@@ -30,36 +30,32 @@ MAX_BREAKPOINTS = 8
 OLDEST = 3, 7
 """The oldest version of Triton that the kernels are tested with."""
 
-interpreted = False
+interpreted = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether the kernels run in Triton's interpreter, on CPU tensors."""
-import_error: str | None = None
-"""The reason why Triton cannot be used, or None."""
 
 
-def _load() -> None:
-    """Import Triton and register its kernels, if this build of torch or the interpreter can run them."""
-    global interpreted, import_error
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+def find_import_error() -> str | None:
+    """The reason why this build of torch and of Triton cannot run the kernels, or None."""
     if not (interpreted or torch.version.cuda or torch.version.hip):
-        import_error = "this build of torch is for CPUs only; set TRITON_INTERPRET=1 to use Triton's interpreter"
-        return
+        return "this build of torch is for CPUs only; set TRITON_INTERPRET=1 to use Triton's interpreter"
     try:
         version = import_module("triton").__version__
-        if tuple(int(number) for number in version.split(".")[:2]) < OLDEST:
-            import_error = f"Triton must be {'.'.join(map(str, OLDEST))} or newer, got {version}"
-            return
-        kernels = import_module("elflow.kernels._triton_launch").KERNELS
     except ImportError as error:
-        import_error = f"Triton cannot be imported (pip install 'elflow[gpu]'): {error}"
-        return
+        return f"Triton cannot be imported (pip install 'elflow[gpu]'): {error}"
+    if tuple(int(number) for number in version.split(".")[:2]) < OLDEST:
+        return f"Triton must be {'.'.join(map(str, OLDEST))} or newer, got {version}"
+    return None
+
+
+import_error = find_import_error()
+"""The reason why Triton cannot be used, or None."""
+if import_error is None:
+    kernels = import_module("elflow.kernels._triton_launch").KERNELS
     if interpreted:
         define_operators("elflow_interpreted")
         register_kernels("elflow_interpreted", "CPU", kernels)
     else:
         register_kernels("elflow", "CUDA", kernels)
-
-
-_load()
 
 
 def get_operators() -> Any:

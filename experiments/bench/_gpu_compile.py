@@ -29,8 +29,8 @@ FLOPS = {"FFMA": 2, "FADD": 1, "FMUL": 1, "DFMA": 2, "DADD": 1, "DMUL": 1}
 def describe_kernel(name: str, units: int, target: str) -> Resources:
     """Registers, spilled bytes, shared memory and instructions of a kernel, compiled for float32.
 
-    `instructions` counts those of a warp for each network, if the code outside of the search runs once. It is left out
-    for AMD's GPUs, whose loops are not analysed.
+    `instructions` counts those of a warp for each network, if the code outside of the search runs once; `search` is the
+    part of the search. They are left out for AMD's GPUs, whose loops are not analysed.
     """
     compiled, rows, pairs = _compile(name, units, target)
     warps = compiled.metadata.num_warps
@@ -64,6 +64,8 @@ def _compile(name: str, units: int, target: str) -> tuple[Any, float, float]:
         return ahead.compile_source(sweep_kernel, signature, {"BLOCK": block}, {"num_warps": 1}, target), 1, 0
     kernel = ahead.compile_kernel(name, units, torch.float32, target)
     rows = max(1, 32 // block)
+    if "backward" in name:  # no search, and one point
+        return kernel, rows, 0
     return kernel, rows, rows * 2 * block * units / (32 * kernel.metadata.num_warps)
 
 
@@ -116,6 +118,7 @@ def _count_work(assembly: str, pairs: float, warps_per_network: float) -> Resour
     return {
         "code": len(instructions),
         "instructions": warps_per_network * sum(trips.values()),
+        "search": warps_per_network * sum(n for n in trips.values() if n != 1),
         "flops": 32 * warps_per_network * sum(trips[at] * n for at, n in flops.items()),
         "arithmetic": warps_per_network * sum(trips[at] for at, n in flops.items() if n),
     }

@@ -119,11 +119,11 @@ def find_largest_errors(count: int, units: list[int], seed: int, device: str | t
             w1, b1, w2 = (torch.cat(w) for w in zip(*parts, strict=True))
             y, b2 = torch.randn(2, len(w1), dtype=dtype, generator=generator)
             y = (y * 10.0 ** torch.randint(-3, 9, (len(w1),), generator=generator)).to(dtype)
-            points, *weights, shift = (t.to(device) for t in (y, w1, b1, w2, b2))
+            y, w1, b1, w2, b2 = (t.to(device) for t in (y, w1, b1, w2, b2))
             with kernels.backend("triton"):
-                found = functional.lipschitz(weights[0], weights[1], weights[2]).cpu()
-                inverses.append(testing.inverse_error(points, *weights, shift, 0.9999).cpu())
-            constants.append(testing.lipschitz_error(found, w1, b1, w2))
+                found = functional.lipschitz(w1, b1, w2)
+                inverses.append(testing.inverse_error(y, w1, b1, w2, b2, 0.9999).cpu())
+            constants.append(testing.lipschitz_error(found.cpu(), w1.cpu(), b1.cpu(), w2.cpu()))
             total += len(w1)
         errors = [torch.cat(e).nan_to_num(nan=1e9).max().item() for e in (constants, inverses)]
         record[name] = {"networks": total, "constants": errors[0], "inverse": errors[1]}
@@ -138,7 +138,7 @@ def count_bytes(kernel: str, units: int) -> int:
 
     Example:
         >>> count_bytes("elf", 32)
-        408
+        412
     """
     if kernel in ("lipschitz", "sweep"):
         return 4 * 3 * units + 12
