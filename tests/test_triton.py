@@ -1,6 +1,7 @@
 """The contract of a backend for the Triton kernels: on a GPU, or on small shapes in Triton's interpreter."""
 
 import math
+import os
 import subprocess
 import sys
 from fractions import Fraction
@@ -381,3 +382,16 @@ def test_reasons_without_the_interpreter():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     reason = "this build of torch is for CPUs only; set TRITON_INTERPRET=1 to use Triton's interpreter"
     assert done.stdout.strip() == f"{reason} False"
+
+
+@pytest.mark.slow
+@dtypes
+def test_kernels_compile(dtype):
+    """The interpreter accepts code that the compiler does not, such as branches with different types."""
+    code = (
+        "import torch; from elflow.kernels import ahead; "
+        f"[ahead.compile_kernel(name, 4, {dtype}, target) for name, target in "
+        "(('elf_bumps_inverse', 'sm_80'), ('elf_backward', 'gfx942'))]"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

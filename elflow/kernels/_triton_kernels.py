@@ -34,7 +34,8 @@ def number_units(units, BLOCK: tl.constexpr, BUMPS: tl.constexpr):
         # A column without a unit must not repeat the unit of another column.
         unit = column // 2 + (column % 2) * pairs
         return tl.where(column // 2 < pairs, unit, units)
-    return column
+    else:
+        return column
 
 
 @triton.jit

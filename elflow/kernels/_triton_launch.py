@@ -48,14 +48,16 @@ MAX_PROGRAMS = 256
 # --- compile-time constants -------------------------------------------------------------------------------------------
 
 
-def choose_tile(units: int, count: int, is_backward: bool = False) -> dict[str, int]:
+def choose_tile(units: int, count: int, dtype: torch.dtype, is_backward: bool = False) -> dict[str, int]:
     """The number of networks and of columns of a tile, and the number of warps of a program."""
     block = max(2, triton.next_power_of_2(units))
     rows = max(1, 32 // block)
     if INTERPRETED:  # each operation of a program costs the same for any tile, so that few programs are best
         rows = min(triton.next_power_of_2(count), max(1, 2**15 // block))
-    # A single warp needs no shared memory.
-    warps = max(1, block // (32 * (PER_THREAD_BACKWARD if is_backward else PER_THREAD)))
+    per_thread = PER_THREAD_BACKWARD if is_backward else PER_THREAD
+    if dtype == torch.float64:  # a number takes two registers
+        per_thread //= 2
+    warps = max(1, block // (32 * per_thread))  # a single warp needs no shared memory
     return {"ROWS": rows, "BLOCK": block, "num_warps": warps}
 
 
@@ -134,7 +136,7 @@ def run_transform(
     def launch(count: int, points: int, search: bool, transform: bool) -> None:
         if count == 0:
             return
-        tile = choose_tile(units, count)
+        tile = choose_tile(units, count, first.dtype)
         transform_kernel[(triton.cdiv(count, tile["ROWS"]),)](
             constants if given is None else given.contiguous(),
             *packed,
@@ -210,7 +212,7 @@ def run_backward(
         return
     packed, strides = _describe(weights)
     points = 0 if x is None else x.shape[1]
-    tile = choose_tile(units, count, is_backward=True)
+    tile = choose_tile(units, count, first.dtype, is_backward=True)
     programs = triton.cdiv(count, tile["ROWS"])
     splits = 0 if x is None else max(1, min(triton.cdiv(points, 16), MAX_PROGRAMS // programs))
     # Sums of each split; their number of elements is limited by MAX_PROGRAMS.

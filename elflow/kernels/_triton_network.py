@@ -74,9 +74,10 @@ def load_units(w1, b1, w2, rows, w1_row, b1_row, w2_row, unit, units, BUMPS: tl.
         b = -0.5 - k * edge
         v = divide(tl.where(falls, -height, height), k)
         return tl.where(mask, k, 0.0), tl.where(mask, b, 0.0), tl.where(mask, v, 0.0)
-    w = tl.load(w1 + rows * w1_row + unit, mask, 0.0)
-    b = tl.load(b1 + rows * b1_row + unit, mask, 0.0)
-    return w, b, tl.load(w2 + rows * w2_row + unit, mask, 0.0)
+    else:
+        w = tl.load(w1 + rows * w1_row + unit, mask, 0.0)
+        b = tl.load(b1 + rows * b1_row + unit, mask, 0.0)
+        return w, b, tl.load(w2 + rows * w2_row + unit, mask, 0.0)
 
 
 @triton.jit
@@ -92,9 +93,10 @@ def load_ramp(w1, b1, w2, rows, w1_row, b1_row, w2_row, unit, units, shrinkage, 
         edge = tl.load(row + units + pair) + tl.where(falls, half, -half)
         height = tl.load(row + units + 2 * pairs + pair)
         return k, -0.5 - k * edge, tl.where(falls, -height, height)
-    w = tl.load(w1 + rows * w1_row + unit)
-    v = tl.load(w2 + rows * w2_row + unit)
-    return w, tl.load(b1 + rows * b1_row + unit), w * ((v * shrinkage) * shrinkage)
+    else:
+        w = tl.load(w1 + rows * w1_row + unit)
+        v = tl.load(w2 + rows * w2_row + unit)
+        return w, tl.load(b1 + rows * b1_row + unit), w * ((v * shrinkage) * shrinkage)
 
 
 @triton.jit
@@ -107,7 +109,8 @@ def bound_arguments(w1, rows, w1_row, unit, units, w, b, BUMPS: tl.constexpr):
         row = w1 + rows * w1_row
         width = tl.exp(tl.minimum(tl.maximum(tl.load(row + units + pairs + pair, mask, 0.0), -12.0), 12.0))
         return tl.abs(b) + w * (tl.abs(tl.load(row + units + pair, mask, 0.0)) + width)
-    return tl.abs(b)
+    else:
+        return tl.abs(b)
 
 
 @triton.jit
@@ -118,9 +121,10 @@ def shrink(w, v):
     """
     if w.dtype == tl.float64:
         return tl.max(w, axis=1) * 0.0 + 1.0
-    exponents = ((w.to(tl.int32, bitcast=True) >> 23) & 255) + ((v.to(tl.int32, bitcast=True) >> 23) & 255)
-    excess = tl.maximum(tl.max(exponents, axis=1) - 343, 0) // 2
-    return ((127 - excess) << 23).to(tl.float32, bitcast=True)
+    else:
+        exponents = ((w.to(tl.int32, bitcast=True) >> 23) & 255) + ((v.to(tl.int32, bitcast=True) >> 23) & 255)
+        excess = tl.maximum(tl.max(exponents, axis=1) - 343, 0) // 2
+        return ((127 - excess) << 23).to(tl.float32, bitcast=True)
 
 
 # --- the activation ---------------------------------------------------------------------------------------------------

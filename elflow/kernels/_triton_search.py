@@ -207,8 +207,9 @@ def order(x):
     if x.dtype == tl.float64:
         bits = x.to(tl.int64, bitcast=True)
         return tl.where(bits < 0, -9223372036854775808 - bits, bits)
-    bits = x.to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, -2147483648 - bits, bits)
+    else:
+        bits = x.to(tl.int32, bitcast=True)
+        return tl.where(bits < 0, -2147483648 - bits, bits)
 
 
 @triton.jit
@@ -219,7 +220,8 @@ def find_middle(a, b):
     middle = (first & second) + ((first ^ second) >> 1)
     if a.dtype == tl.float64:
         return tl.where(middle < 0, -9223372036854775808 - middle, middle).to(tl.float64, bitcast=True)
-    return tl.where(middle < 0, -2147483648 - middle, middle).to(tl.float32, bitcast=True)
+    else:
+        return tl.where(middle < 0, -2147483648 - middle, middle).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -47,7 +47,8 @@ def round_down_half(a):
     """`a` without the lower half of its significand, so that products of halves are exact."""
     if a.dtype == tl.float64:
         return (a.to(tl.int64, bitcast=True) & -134217728).to(tl.float64, bitcast=True)
-    return (a.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
+    else:
+        return (a.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -78,7 +79,8 @@ def divide(a, b):
     """a / b, correctly rounded: the operator `/` is an approximation for float32."""
     if a.dtype == tl.float32:
         return tl.div_rn(a, b)
-    return a / b
+    else:
+        return a / b
 
 
 @triton.jit
@@ -101,8 +103,9 @@ def find_scale(a):
     if a.dtype == tl.float64:
         exponent = a.to(tl.int64, bitcast=True) & 0x7FF0000000000000
         return tl.maximum(0x7FE0000000000000 - exponent, 1 << 52).to(tl.int64).to(tl.float64, bitcast=True)
-    exponent = a.to(tl.int32, bitcast=True) & 0x7F800000
-    return tl.maximum(0x7F000000 - exponent, 1 << 23).to(tl.int32).to(tl.float32, bitcast=True)
+    else:
+        exponent = a.to(tl.int32, bitcast=True) & 0x7F800000
+        return tl.maximum(0x7F000000 - exponent, 1 << 23).to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -123,13 +126,14 @@ def exponential(x):
     """exp(x) for |x| <= 80, to about one unit in the last place: `tl.exp` is an approximation for float32."""
     if x.dtype == tl.float64:
         return tl.exp(x)
-    count = tl.floor(x * 1.4426950408889634 + 0.5)
-    r = (x - count * 0.693359375) - count * -2.12194440054690583e-4
-    p = r * (1.0 / 5040) + 1.0 / 720
-    p = p * r + 1.0 / 120
-    p = p * r + 1.0 / 24
-    p = p * r + 1.0 / 6
-    p = p * r + 0.5
-    p = (p * r) * r + r + 1.0
-    power = ((count.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
-    return p * power
+    else:
+        count = tl.floor(x * 1.4426950408889634 + 0.5)
+        r = (x - count * 0.693359375) - count * -2.12194440054690583e-4
+        p = r * (1.0 / 5040) + 1.0 / 720
+        p = p * r + 1.0 / 120
+        p = p * r + 1.0 / 24
+        p = p * r + 1.0 / 6
+        p = p * r + 0.5
+        p = (p * r) * r + r + 1.0
+        power = ((count.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
+        return p * power

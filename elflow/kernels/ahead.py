@@ -58,7 +58,7 @@ def compile_kernel(name: str, units: int, dtype: torch.dtype, target: str) -> An
         constants |= {"POINTWISE": True, "FINISH": True, "LIPSCHITZ": False}
     else:
         constants |= {"KINKS": 2, "SEARCH": True, "TRANSFORM": name != "lipschitz"}
-    tile = choose_tile(units, 2**20, is_backward)
+    tile = choose_tile(units, 2**20, dtype, is_backward)
     options = {"num_warps": tile.pop("num_warps"), **choose_options(TARGETS[target].backend == "hip")}
     pointer = "*fp32" if dtype == torch.float32 else "*fp64"
     signature = {"constants": "*fp64", "places": "*i32", **dict.fromkeys(POINTERS[kernel], pointer)}
