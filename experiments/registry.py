@@ -38,6 +38,7 @@ GROUPS = {
         "ELF are highlighted.",
         {
             "kernels": "experiments.bench.kernels:EXPERIMENT",
+            "gpu": "experiments.bench.gpu:EXPERIMENT",
             "exactness": "experiments.bench.exactness:EXPERIMENT",
             "flows": "experiments.bench.flows:EXPERIMENT",
             "digits": "experiments.bench.digits:EXPERIMENT",

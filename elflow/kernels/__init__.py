@@ -12,12 +12,12 @@ from contextlib import contextmanager
 import torch
 
 from elflow.activations import FELU, PiecewiseQuadratic
-from elflow.kernels import native, reference
+from elflow.kernels import native, reference, triton
 from elflow.kernels.contract import Backend, NonFiniteError
 
 __all__ = ["Backend", "NonFiniteError", "available", "backend", "select"]
 
-BACKENDS = {b.name: b for b in (native.BACKEND, reference.BACKEND)}
+BACKENDS = {b.name: b for b in (native.BACKEND, triton.BACKEND, reference.BACKEND)}
 """All backends, the fastest first. The last one supports every input."""
 
 # A plain global, because torch.compile guards on it but cannot follow a ContextVar.
@@ -29,7 +29,8 @@ def backend(name: str) -> Iterator[None]:
     """Context manager that forces a backend, in all threads of the process.
 
     Arguments:
-        name: `"auto"`, or the name of a backend: `"native"` (C++, CPUs, FELU) or `"reference"` (plain torch).
+        name: `"auto"`, or the name of a backend: `"native"` (C++, CPUs, FELU), `"triton"` (GPUs; with the environment
+            variable `TRITON_INTERPRET=1` CPU tensors, slowly) or `"reference"` (plain torch).
 
     Example:
         >>> import elflow, torch
@@ -56,10 +57,12 @@ def select(dtype: torch.dtype, device: torch.device, activation: PiecewiseQuadra
         >>> select(torch.float32, torch.device("cpu"), RELU).name
         'reference'
     """
-    if native.extension is None and _forced == "auto" and not torch.compiler.is_compiling():
+    if native.extension is None and _forced == "auto" and device.type == "cpu" and not torch.compiler.is_compiling():
         _warn_once()
     reason = None
     for candidate in BACKENDS.values() if _forced == "auto" else [BACKENDS[_forced]]:
+        if _forced == "auto" and candidate is triton.BACKEND and triton.interpreted:
+            continue  # the interpreter is much slower than the reference
         reason = candidate.unsupported_reason(dtype, device, activation)
         if reason is None:
             return candidate

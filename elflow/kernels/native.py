@@ -12,14 +12,14 @@ from torch import Tensor
 
 from elflow._checks import is_under_transform
 from elflow.activations import FELU, PiecewiseQuadratic
-from elflow.kernels._operators import (
+from elflow.kernels._native_kernels import (
     elf_bumps_backward_kernel,
     elf_bumps_kernel,
-    elf_bumps_setup,
     extension,
     find_steepest,
     import_error,
 )
+from elflow.kernels._operators import elf_bumps_setup
 from elflow.kernels.contract import Backend
 
 __all__ = ["BACKEND", "extension", "find_steepest", "import_error"]
@@ -50,7 +50,7 @@ class ElfBumps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, phi: Tensor, units: int, bound: float) -> tuple[Tensor, Tensor]:
         outputs = elf_bumps_kernel(x, phi, units, bound)
-        elf_bumps_setup(ctx, (x, phi, units, bound), outputs)
+        elf_bumps_setup(ctx, (x, phi, units, bound, None), outputs)
         return outputs[0], outputs[1]
 
     @staticmethod

@@ -8,8 +8,22 @@ import pytest
 import torch
 
 import elflow
+from elflow import functional, testing
 from experiments import GROUPS, Plan, load, run
-from experiments.bench import crash, exactness, image_speed, images, kernels, mixed, quantiles, scale, tables, wide
+from experiments.bench import (
+    crash,
+    exactness,
+    gpu,
+    image_speed,
+    images,
+    kernels,
+    mixed,
+    quantiles,
+    scale,
+    tables,
+    wide,
+)
+from experiments.bench._gpu_kernels import find_papers_constants, sweep_kernel
 from experiments.data import small_tables
 from experiments.data.tables import FILES, load_table
 from experiments.paper import toys as paper_toys
@@ -111,6 +125,62 @@ def test_kernels(tmp_path, monkeypatch):
         "One thread and two",
     ]
     assert [row[0] for row in report.tables[0].rows] == ["4", "64", "256"]
+
+
+@pytest.mark.slow
+def test_gpu_kernels_are_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert [job.key for job in gpu.jobs(Plan())] == ["sm_80", "sm_90", "gfx942", "exactness"]
+    settings = {"target": "sm_80", "units": [8], "kernels": ["elf_backward", "paper"]}
+    report = gpu.report(Plan(), {"sm_80": gpu.work(Plan(), settings, tmp_path)}, tmp_path)
+    assert report.text == "The kernels were compiled, not run on hardware: all times are estimates."
+    assert not report.failures
+    (resources,) = report.tables
+    rows = {row[0]: dict(zip(resources.columns, row, strict=True)) for row in resources.rows}
+    assert list(rows) == ["elf_backward", "the paper's, Lipschitz constants"]
+    assert 32 <= int(rows["elf_backward"]["registers"]) <= 255
+    assert rows["elf_backward"]["spills"] == "0"
+
+
+def test_gpu_failures(tmp_path):
+    record = {"kernels": {"elf 128": {"spilled registers": 2, "registers": 255, "warps": 1, "shared": 0}}}
+    assert gpu.report(Plan(), {"sm_80": record}, tmp_path).failures == ["sm_80: elf with 128 units spills 2 registers"]
+    bad = {"errors": {"float32": {"networks": 1, "constants": 1e-3, "inverse": 0.0}}}
+    assert gpu.report(Plan(), {"exactness": bad}, tmp_path).failures == ["float32: error 1.0e-03"]
+
+
+@pytest.mark.slow
+def test_gpu_exactness(triton_device, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "PROMISED", {"float32": gpu.PROMISED["float32"]})
+    errors = gpu.find_largest_errors(30, [2], 0, triton_device)
+    report = gpu.report(Plan(), {"exactness": {"errors": errors}}, tmp_path)
+    assert not report.failures
+    assert [row[:2] for row in report.tables[0].rows] == [["float32", "33"]]
+
+
+@pytest.mark.slow
+def test_measurements_on_a_gpu(triton_device, tmp_path, monkeypatch):
+    """The code that measures, with one call of each function; in the interpreter the times mean nothing."""
+    monkeypatch.setattr(gpu, "median_times", lambda functions, _: {n: f() or 1.0 for n, f in functions.items()})
+    monkeypatch.setattr(gpu, "HYPERNETWORK", (2, 2, (4,)))
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    record = gpu.measure(6, [2], 0.0, triton_device)
+    assert set(record["times"]["2"]) == {*gpu.TIMED, "hypernetwork", "training step"}
+    (table,) = gpu.report(Plan(), {"measured-6": record}, tmp_path).tables
+    assert len(table.rows[0]) == len(table.columns)
+
+
+@pytest.mark.slow
+def test_compared_kernels_are_right(triton_device):
+    generator = torch.Generator().manual_seed(0)
+    for units in (3, 4):
+        made = testing.make_networks("ordinary", 5, units, torch.float32, generator)
+        w1, b1, w2 = (w.to(triton_device) for w in made)
+        expected = functional.lipschitz(w1, b1, w2)
+        torch.testing.assert_close(find_papers_constants(w1, b1, w2), expected, rtol=1e-4, atol=1e-5)
+        found = torch.empty_like(expected)
+        sweep_kernel[(5,)](w1, b1, w2, found, units, 4)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_exactness(tmp_path, monkeypatch):
