@@ -23,6 +23,8 @@ MIN_GRID_ATOM_RATIO, MIN_GRID_ATOM_ROWS = 5.0, 30
 """Minimum ratio to the frequencies of its neighbours, and minimum number of rows, of an atom on a grid.
 
 A smooth density is finite there as well, and fewer rows do not tell how other columns depend on the atom."""
+MIN_END_ATOM_RATIO = 3.0
+"""Minimum ratio to the frequencies of its neighbours of an atom at an end of a grid."""
 SIGNIFICANCE = 0.01
 """Probability that a column without atoms has one by chance, over all of its values."""
 MIN_LEVELS = 16
@@ -66,7 +68,7 @@ def multiply_step(multiples: IntArray, step: float) -> FloatArray:
     return np.asarray(multiples / round(1 / step) if step < 1 else multiples * step, np.float64)
 
 
-def find_atoms(x: FloatArray, is_grid: bool = False) -> FloatArray:
+def find_atoms(x: FloatArray, step: float = 0.0) -> FloatArray:
     """Values that are far more frequent than a smooth density allows, `(K,)`, in increasing order.
 
     The frequency of a value is compared with those of its neighbours among the distinct values. If all have the same
@@ -75,9 +77,10 @@ def find_atoms(x: FloatArray, is_grid: bool = False) -> FloatArray:
 
     Arguments:
         x: The values, `(N,)`.
-        is_grid: Whether the values lie on a grid. Some of its points are a little more frequent in most tables, as when
-            people prefer round numbers. To separate these from the others costs more than it gains, because the
-            relation to other columns is smooth across them.
+        step: Spacing of the grid on which the values lie, 0 for none. Some points of a grid are a little more frequent
+            in most tables, as when people prefer round numbers. To separate these from the others costs more than it
+            gains, because the relation to other columns is smooth across them. At the ends of the range, where values
+            may be clipped or stand for missing ones, an atom needs less evidence.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -87,11 +90,17 @@ def find_atoms(x: FloatArray, is_grid: bool = False) -> FloatArray:
         array([], dtype=float64)
     """
     values, counts = np.unique(x, return_counts=True)
-    candidates = np.flatnonzero(counts >= max(MIN_GRID_ATOM_ROWS if is_grid else 3, MIN_ATOM_SHARE * len(x)))
+    candidates = np.flatnonzero(counts >= max(3, MIN_ATOM_SHARE * len(x)))
     if len(values) < 3 or len(candidates) == 0:
         return np.zeros(0)
-    min_ratio = MIN_GRID_ATOM_RATIO if is_grid else MIN_ATOM_RATIO
-    atoms = np.array([i for i in candidates if _is_atom(counts, int(i), min_ratio)], dtype=np.int64)
+    atoms = np.array(
+        [
+            i
+            for i in candidates.tolist()
+            if _is_atom(counts, i, MIN_ATOM_RATIO) and (not step or _is_grid_atom(counts, i))
+        ],
+        dtype=np.int64,
+    )
     most_frequent = atoms[np.argsort(-counts[atoms], kind="stable")][:MAX_ATOMS]
     return np.sort(values[most_frequent])
 
@@ -107,6 +116,13 @@ def _is_atom(counts: IntArray, index: int, min_ratio: float) -> bool:
     # The first row of each distinct value is there by construction: only repetitions are compared.
     repeats, n_others = float((others - 1).sum()), len(others)
     return bool(nbinom.sf(counts[index] - 2, repeats + 0.5, n_others / (n_others + 1)) < SIGNIFICANCE / len(counts))
+
+
+def _is_grid_atom(counts: IntArray, index: int) -> bool:
+    """Whether one of the distinct values on a grid is an atom, if it would be one without the grid."""
+    if index in (0, len(counts) - 1):
+        return _is_atom(counts, index, MIN_END_ATOM_RATIO)
+    return bool(counts[index] >= MIN_GRID_ATOM_ROWS) and _is_atom(counts, index, MIN_GRID_ATOM_RATIO)
 
 
 def is_smooth(multiples: IntArray) -> bool:

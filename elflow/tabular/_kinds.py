@@ -38,6 +38,9 @@ MIN_FILL_RATIO = 1e6
 """Distance of a value from the median, relative to that of 99% of the values, from which a warning is issued."""
 MAX_BOUND_DISTANCE = 50.0
 """Maximum distance of the smallest value from an inferred bound, in standard deviations."""
+MIN_NINES_RATIO = 3.0
+"""Distance of a number of nines, such as -999, from the central 99 % of the values, in units of their range, from which
+it is taken for a fill value."""
 MAX_FILL_SHOWN = 3
 """Maximum number of values in that warning."""
 MIN_IDENTIFIER_ROWS, MIN_IDENTIFIER_SHARE = 50, 0.5
@@ -162,6 +165,27 @@ def candidate_bounds(
     return candidates
 
 
+def bounds_at_atoms(distinct: FloatArray, rest: FloatArray, atoms: FloatArray) -> tuple[float, float] | None:
+    """Bounds at which values are clipped: atoms that are the smallest or the largest of all values; None without any.
+
+    Arguments:
+        distinct: All distinct values, in increasing order.
+        rest: The values that are not atoms.
+        atoms: Frequent values.
+
+    Example:
+        >>> bounds_at_atoms(np.array([0.0, 3.0, 8.0]), np.array([3.0, 8.0]), np.array([0.0]))
+        (0.0, inf)
+    """
+    # An atom far away from all other values is no bound.
+    reach = MAX_BOUND_DISTANCE * robust_scale(rest)
+    is_low = len(atoms) > 0 and atoms[0] == distinct[0] and rest.min() - atoms[0] <= reach
+    is_high = len(atoms) > 0 and atoms[-1] == distinct[-1] and atoms[-1] - rest.max() <= reach
+    if not is_low and not is_high:
+        return None
+    return float(atoms[0]) if is_low else -np.inf, float(atoms[-1]) if is_high else np.inf
+
+
 def check_within_bounds(name: str, x: FloatArray, bounds: tuple[float, float]) -> None:
     """Check that all values lie within declared bounds."""
     if x.min() < bounds[0] or x.max() > bounds[1]:
@@ -231,6 +255,8 @@ def warn_about_fill_values(name: str, x: FloatArray, atoms: FloatArray) -> None:
         outside = np.unique(x[np.abs(x - median) > MIN_FILL_RATIO * reach]) if reach > 0 else x[:0]
         if len(outside) == 1:
             suspects.append(float(outside[0]))
+        far = np.unique(x[np.maximum(low - x, x - high) > MIN_NINES_RATIO * (high - low)])
+        suspects += [float(value) for value in far if set(f"{abs(value):.15g}") == {"9"} and value not in suspects]
         suspects += [float(atom) for atom in atoms if max(low - atom, atom - high) > high - low > 0]
     if suspects:
         values = ", ".join(f"{value:g}" for value in suspects[:MAX_FILL_SHOWN])

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, log_ndtr, ndtri_exp
 
 from elflow.tabular._arrays import FloatArray, IntArray
 
@@ -23,12 +23,14 @@ MAX_DISTANCE = 2**61
 """Distance from the fitted range beyond which all integers share the width of their cells."""
 NORMAL_IQR = 1.349
 """Interquartile range of the standard normal distribution."""
-BASES = ["identity", "log", "softplus", "logit", "clusters"]
+BASES = ["identity", "log", "softplus", "weibull", "logit", "clusters"]
 """Names of the maps b of a `Warp`."""
 MIN_KNEE, MAX_KNEE = 8.0, 30.0
 """Smallest and largest |z| beyond which a warp is logarithmic, so that z of fill values such as 1e36 is moderate."""
 BOUND_REACH = 8.0
 """Number of standard deviations from the median at which a warp becomes linear towards a bound."""
+MARGIN_RATIO = 100.0
+"""Ratio of the distance of the closest value from a bound to that at which a warp of heavy tails becomes linear."""
 MIN_MARGIN, MIN_LOGIT_MARGIN = 1e-250, 1e-13
 """Smallest distance from a bound, relative to the unit, at which a warp becomes linear; floats near 1 are coarser."""
 CLUSTER_RATIO = 100.0
@@ -45,8 +47,9 @@ MAX_FLOAT = float(np.finfo(np.float64).max)
 class Warp:
     """Smooth increasing map z = k(t((b(x) - loc) / scale)) of a continuous column onto the real line.
 
-    b maps bounds of the column towards infinity: the logit with two bounds, the logarithm or the inverse of softplus
-    with one. It is the identity without bounds, and piecewise linear where the values form clusters that are very far
+    b maps bounds of the column towards infinity: the logit with two bounds; with one the logarithm, the inverse of
+    softplus, or the normal quantile of a Weibull distribution, whose density may be finite at the bound. It is the
+    identity without bounds, and piecewise linear where the values form clusters that are very far
     apart. t shortens heavy tails by asinh where that increases the likelihood, and is the identity otherwise. k is the
     identity up to `knee`, and logarithmic beyond.
 
@@ -79,6 +82,8 @@ class Warp:
     """Points (x, b(x)) of the piecewise linear b, for clusters."""
     knee: float = MIN_KNEE
     """Largest |z| up to which k is the identity."""
+    shape: float = 1.0
+    """Shape of the Weibull distribution."""
     first: float = 0.0
     """Smallest z of the fitted values."""
     last: float = 0.0
@@ -115,18 +120,22 @@ class Warp:
         unit = 1.0
         if base == "logit":
             unit = high - low
-        elif base in ("log", "softplus"):
+        elif base in ("log", "softplus", "weibull"):
             inside = distance[distance > 0]
             unit = float(np.quantile(inside, 0.5)) if len(inside) else 1.0
-        warp = cls(base, low, high, unit, 0.0, 1.0, False, knots=knots if base == "clusters" else ())
+        shape = _estimate_weibull_shape(distance) if base == "weibull" else 1.0
+        warp = cls(base, low, high, unit, 0.0, 1.0, False, knots=knots if base == "clusters" else (), shape=shape)
         y = warp._unbound(x)[0]
         median = float(np.quantile(y, 0.5))
         scale = robust_scale(y)
-        # The linear part of b begins far below all values, where a normal distribution has no mass that matters.
-        with np.errstate(over="ignore"):
-            reach = np.multiply(scale, np.sinh(BOUND_REACH) if heavy else BOUND_REACH)
+        # The linear part of b begins far below all values, where a normal distribution has no mass that matters. With
+        # tails that are heavier it begins just below them: a flow that extrapolates these would make a pole there.
+        if heavy or base == "weibull":
+            start = float(distance.min(initial=np.inf, where=distance > 0)) / unit / MARGIN_RATIO
+        else:
             lowest = float(np.abs(y - median).max(initial=0.0, where=distance > 0))
-        margin = float(np.clip(np.exp(-max(reach, lowest) - abs(median)), MIN_MARGIN, 1e-3))
+            start = float(np.exp(-max(BOUND_REACH * scale, lowest) - abs(median)))
+        margin = float(np.clip(start, MIN_MARGIN, 1e-3))
         if base == "logit":
             margin = max(margin, MIN_LOGIT_MARGIN)
         warp = replace(warp, loc=median, scale=scale, heavy=heavy, margin=margin, knee=MAX_KNEE)
@@ -178,6 +187,9 @@ class Warp:
                 y, log_slope = _log_with_tangent(distance, self.margin)
                 return self._sign * y, log_slope - np.log(self.unit)
             inside = np.maximum(distance, self.margin)
+            if self.base == "weibull":
+                y, log_slope = _weibull_to_normal(inside, self.shape)
+                return self._sign * (y + (distance - inside) * np.exp(log_slope)), log_slope - np.log(self.unit)
             log_slope = -np.log(-np.expm1(-inside))
             # the inverse of softplus is d + log(1 - exp(-d)), with the slope 1 / (1 - exp(-d))
             y = inside - log_slope + (distance - inside) * np.exp(log_slope)
@@ -192,6 +204,11 @@ class Warp:
         if self.base == "logit":
             return self._bound_logit(y)
         y = y * self._sign
+        if self.base == "weibull":
+            (start,), (log_slope,) = _weibull_to_normal(np.array([self.margin]), self.shape)
+            distance = np.exp(np.minimum(np.log(-log_ndtr(-np.maximum(y, start)) / np.log(2)) / self.shape, 700.0))
+            distance = (distance + np.minimum(y - start, 0.0) * np.exp(-log_slope)) * self.unit
+            return self.low + distance if self._sign > 0 else self.high - distance
         start = np.log(self.margin) if self.base == "log" else self.margin + np.log(-np.expm1(-self.margin))
         inside = np.clip(y, start, 700.0) if self.base == "log" else np.maximum(y, start)
         slope = self.margin if self.base == "log" else -np.expm1(-self.margin)
@@ -224,12 +241,12 @@ class Warp:
     def from_dict(cls, state: dict[str, Any]) -> Warp:
         """Build a warp from the output of `to_dict`."""
         warp = cls(**{**state, "knots": tuple((float(x), float(y)) for x, y in state["knots"])})
-        is_positive = all(0 < value < np.inf for value in (warp.scale, warp.unit, warp.margin, warp.knee))
+        is_positive = all(0 < value < np.inf for value in (warp.scale, warp.unit, warp.margin, warp.knee, warp.shape))
         if warp.base not in BASES or not is_positive:
             raise ValueError(
-                f"a warp must have a base of {BASES} and a positive scale, unit, margin and knee, got the base "
-                f"{warp.base!r}, the scale {warp.scale}, the unit {warp.unit}, the margin {warp.margin} and the knee "
-                f"{warp.knee}"
+                f"a warp must have a base of {BASES} and a positive scale, unit, margin, knee and shape, got the base "
+                f"{warp.base!r}, the scale {warp.scale}, the unit {warp.unit}, the margin {warp.margin}, the knee "
+                f"{warp.knee} and the shape {warp.shape}"
             )
         rises = np.diff(np.array(warp.knots).reshape(-1, 2), axis=0)
         if (warp.base == "clusters") != (len(rises) > 0) or not (rises > 0).all():
@@ -240,7 +257,7 @@ class Warp:
 def _bases_for(low: float, high: float) -> list[str]:
     """Names of the maps b that suit these bounds."""
     n_bounds = int(np.isfinite(low)) + int(np.isfinite(high))
-    return [["identity", "clusters"], ["log", "softplus"], ["logit"]][n_bounds]
+    return [["identity", "clusters"], ["log", "softplus", "weibull"], ["logit"]][n_bounds]
 
 
 def robust_scale(y: FloatArray) -> float:
@@ -258,6 +275,26 @@ def _log_with_tangent(d: FloatArray, margin: float) -> tuple[FloatArray, FloatAr
     inside = np.maximum(d, margin)
     log_inside = np.log(inside)
     return log_inside + (d - inside) / inside, -log_inside
+
+
+def _estimate_weibull_shape(distance: FloatArray) -> float:
+    """Shape of a Weibull distribution with the ratio of the quartiles of positive values."""
+    low, high = (float(end) for end in np.quantile(distance, [0.25, 0.75]))
+    if not 0 < low < high:
+        return 1.0
+    return float(np.clip(np.log(np.log(4) / np.log(4 / 3)) / np.log(high / low), 0.05, 20.0))
+
+
+def _weibull_to_normal(d: FloatArray, shape: float) -> tuple[FloatArray, FloatArray]:
+    """Normal quantile of the Weibull distribution function 1 - exp(-log(2) d^shape), and the logarithm of its slope."""
+    log_hazard = np.minimum(shape * np.log(d), 690.0) + np.log(np.log(2))
+    hazard = np.exp(log_hazard)
+    z = -ndtri_exp(-hazard)
+    # exp(-hazard) / density(z), which is 1 / z far out, where both are too small
+    log_ratio = np.where(
+        hazard < 1e6, np.minimum(z, 1e4) ** 2 / 2 + np.log(2 * np.pi) / 2 - hazard, -np.log(np.maximum(z, 1.0))
+    )
+    return z, np.log(shape) + log_hazard - np.log(d) + log_ratio
 
 
 def _interpolate_linearly(x: FloatArray, knots: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -46,19 +46,24 @@ def plan_numbers(
     max_levels = min(_kinds.MAX_NUMERIC_LEVELS, max(1, len(x) // _kinds.MAX_NUMERIC_LEVELS))
     if kind == "continuous" and is_free and len(distinct) <= max_levels:
         return {"kind": "category", "levels": tuple(distinct.tolist())}
-    step = 1.0 if kind == "integer" else None
+    step = None
+    if kind == "integer":
+        has_step = len(distinct) >= _grids.MIN_LEVELS and np.abs(distinct).max() < _kinds.MAX_INTEGER_SPAN
+        step = float(_kinds.find_integer_step(distinct.astype(np.int64))) if has_step else 1.0
     if kind == "continuous" and not is_point and len(x) >= 2 * _grids.MIN_LEVELS:
         step = _grids.find_decimal_step(distinct, facts["dtype"])
-    atoms = _grids.find_atoms(x, step is not None) if infer_bounds else np.zeros(0)
+    atoms = _grids.find_atoms(x, step or 0.0) if infer_bounds else np.zeros(0)
     rest = x[~np.isin(x, atoms)]
     if len(np.unique(rest)) < 2:
         atoms, rest = np.zeros(0), x
     found: dict[str, Any] = {"step": step, "bounds": bounds, "atoms": atoms}
+    if bounds is None:
+        bounds = _kinds.bounds_at_atoms(distinct, rest, atoms)
     if step is None:
         _kinds.warn_about_fill_values(name, rest, atoms)
         found["map"] = Warp.fit(rest, _kinds.candidate_bounds(rest, bounds, infer_bounds))
     else:
-        is_counter = len(distinct) == len(x) == distinct[-1] - distinct[0] + 1
+        is_counter = len(distinct) == len(x) == (distinct[-1] - distinct[0]) / step + 1
         multiples = np.round(rest / step)
         if is_counter or np.abs(multiples).max() >= 2.0**50 or not _grids.is_smooth(multiples.astype(np.int64)):
             return found | {"atoms": np.zeros(0)}

@@ -164,6 +164,8 @@ class Column:
         else:
             low[has_value], offset[has_value] = self.map(self._to_floats(present))
             width[has_value] = 0.0
+            if self.kind == "integer":  # the probability of one value
+                offset[has_value] += np.log(self.step or 1.0)
         if self.kind == "continuous" and self.step is not None and (self.is_discrete or self.dithered):
             offset[has_value] = -np.log(self.step)
         if self.bounds is not None:
@@ -286,7 +288,7 @@ class Column:
             return values.dt.tz_localize("UTC")
         if self.kind == "continuous":
             return pd.Series(_grids.multiply_step(integers, self.step or 1.0))
-        return pd.Series(integers)
+        return pd.Series(integers * int(self.step or 1))
 
     def to_integers(self, present: pd.Series) -> IntArray:
         """Integers that represent the values of a discrete column, `(N,)`, none of which is missing.
@@ -311,8 +313,9 @@ class Column:
         x = self._to_floats(present) / (self.step or 1.0)
         if (np.abs(x) > 2.0**62).any():
             raise ValueError(f"column {self.name!r} must hold numbers below 2**62, got {np.abs(x).max():g}")
-        if self.kind == "integer" and (x != np.floor(x)).any():
-            raise ValueError(f"column {self.name!r} must hold integers, got {x[x != np.floor(x)][0]:g}")
+        whole = self._to_floats(present)
+        if self.kind == "integer" and (whole != np.floor(whole)).any():
+            raise ValueError(f"column {self.name!r} must hold integers, got {whole[whole != np.floor(whole)][0]:g}")
         return np.round(x).astype(np.int64)
 
     def _to_floats(self, present: pd.Series) -> FloatArray:
