@@ -348,3 +348,69 @@ def test_quantiles_of_no_rows_and_for_each_row():
     distribution = condition(model, schema, "x", frame[:2])
     both = distribution.quantile([0.1, 0.9])
     assert np.array_equal(distribution.quantile(np.array([[0.1], [0.9]])), both[[0, 1], [0, 1]][:, None])
+
+
+# Defects that a new user found
+
+
+@pytest.mark.parametrize("draw", ["exponential", "half normal", "pareto", "gamma"])
+def test_the_density_is_moderate_at_a_bound(draw):
+    """A value of exactly zero is not the most likely one of all."""
+    rng = np.random.default_rng(0)
+    x = {
+        "exponential": rng.exponential(50, 1500),
+        "half normal": np.abs(rng.normal(size=1500)),
+        "pareto": 1000 * (1 + rng.pareto(1.5, 1500)),
+        "gamma": rng.gamma(3, 1, 1500),
+    }[draw]
+    column = fit(pd.Series(x, name="x"))
+    usual = np.median(log_density(column, pd.Series(x, name="x")))
+    assert (log_density(column, pd.Series([0.0, 1e-9, 1e-6], name="x")) < usual + 2).all()
+    assert log_density(column, pd.Series([-x.mean()], name="x")) < usual - 20
+    assert (column.decode(rng.normal(size=20_000)) == 0).mean() < 1e-3
+
+
+def test_the_step_of_integers():
+    rng = np.random.default_rng(0)
+    hundreds = pd.Series(np.round(np.exp(rng.normal(10, 0.5, 2500)), -2).astype(int), name="x")
+    column = fit(hundreds)
+    assert column.step == 100
+    assert "in steps of 100" in column.describe()["values"]
+    decoded = column.decode(rng.normal(size=1000))
+    assert (decoded % 100 == 0).all()
+    assert decoded.dtype == hundreds.dtype
+    # The probability of a value does not depend on the unit, and those that were not seen are as likely as others.
+    single = fit((hundreds // 100).rename("x"))
+    rows = pd.Series([20_000, 20_100, 60_000, 60_200], name="x")
+    assert np.allclose(log_density(column, rows), log_density(single, rows // 100), atol=1e-6)
+    with pytest.raises(ValueError, match="must hold integers, got 0.5"):
+        column.encode(pd.Series([0.5], name="x"))
+
+
+def test_clipped_ends_are_bounds():
+    rng = np.random.default_rng(0)
+    clipped = fit(pd.Series(np.clip(rng.normal(50, 35, 2500), 0, 100), name="x"))
+    assert clipped.atoms == (0, 100)
+    assert (clipped.map.low, clipped.map.high) == (0, 100)
+    assert clipped.decode(rng.normal(size=20_000)).between(0, 100).all()
+    ages = fit(pd.Series(np.clip(np.round(rng.normal(45, 16, 2500)), 18, 90).astype(int), name="x"))
+    assert 18 in ages.atoms
+    assert (ages.decode(rng.normal(size=20_000)) >= 18).all()
+
+
+@pytest.mark.parametrize("count", [1, 3, 14])
+def test_numbers_of_nines_are_taken_for_fill_values(count):
+    x = np.round(np.random.default_rng(0).normal(15, 6, 2500), 3)
+    x[:count] = -999
+    with pytest.warns(UserWarning, match="has values far from all others: -999"):
+        column = Column.fit(pd.Series(x, name="x"))
+    assert column.atoms == ((-999,) if count == 14 else ())
+    assert not np.isfinite(column.map.low)  # a fill value is no bound
+
+
+def test_dates_as_text_are_named():
+    dates = pd.date_range("2024-01-01", periods=60).strftime("%Y-%m-%d")
+    with pytest.warns(UserWarning, match=r"columns \['d'\] hold dates as text") as record:
+        Schema.fit(pd.DataFrame({"d": np.tile(dates, 4), "x": np.arange(240.0)}))
+    assert len(record) == 1
+    Schema.fit(pd.DataFrame({"d": pd.to_datetime(np.tile(dates, 4)), "x": np.arange(240.0)}))

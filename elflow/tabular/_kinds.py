@@ -41,6 +41,8 @@ MAX_BOUND_DISTANCE = 50.0
 MIN_NINES_RATIO = 3.0
 """Distance of a number of nines, such as -999, from the central 99 % of the values, in units of their range, from which
 it is taken for a fill value."""
+MIN_DATES, MAX_TESTED_DATES = 10, 1_000
+"""Minimum number of different dates in a column of strings for a warning, and maximum number of strings tested."""
 MAX_FILL_SHOWN = 3
 """Maximum number of values in that warning."""
 MIN_IDENTIFIER_ROWS, MIN_IDENTIFIER_SHARE = 50, 0.5
@@ -212,6 +214,23 @@ def is_identifier(values: pd.Series) -> bool:
     n_distinct = present.nunique()
     is_long = float(present.str.len().mean()) > MIN_TEXT_CHARACTERS
     return n_distinct > (MIN_TEXT_SHARE if is_long else MIN_IDENTIFIER_SHARE) * len(present)
+
+
+def holds_dates_as_text(values: pd.Series) -> bool:
+    """Whether a column of strings holds many dates in ISO format, which should be datetimes.
+
+    Example:
+        >>> holds_dates_as_text(pd.Series([f"2024-03-{day:02}" for day in range(1, 31)]))
+        True
+    """
+    if isinstance(values.dtype, pd.CategoricalDtype) or not (
+        pd.api.types.is_string_dtype(values.dtype) or values.dtype == object
+    ):
+        return False
+    distinct = pd.Series(values.dropna().unique()[:MAX_TESTED_DATES])
+    if len(distinct) < MIN_DATES or pd.api.types.infer_dtype(distinct, skipna=False) != "string":
+        return False
+    return bool(distinct.str.fullmatch(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?").all())
 
 
 def list_levels(values: pd.Series, present: pd.Series) -> tuple[Level, ...]:

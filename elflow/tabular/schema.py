@@ -12,7 +12,7 @@ import pandas as pd
 from elflow._checks import warn_user
 from elflow.flows.dequantization import Cells
 from elflow.tabular._arrays import FloatArray
-from elflow.tabular._kinds import Declaration, is_identifier
+from elflow.tabular._kinds import Declaration, holds_dates_as_text, is_identifier
 from elflow.tabular.columns import Column, shorten
 from elflow.tabular.frames import Table, as_frame, from_frame, table_kind
 
@@ -77,6 +77,11 @@ class Schema:
         declared = {str(name): declaration for name, declaration in (declared or {}).items()}
         if unknown := [name for name in declared if name not in frame.columns]:
             raise ValueError(f"columns must refer to columns of the table ({list(frame.columns)}), got {unknown}")
+        if dates := [name for name in frame.columns if name not in declared and holds_dates_as_text(frame[name])]:
+            warn_user(
+                f"columns {dates} hold dates as text, which are not modelled as times: convert them to datetimes, with "
+                "pandas.to_datetime for instance"
+            )
         ignored = [name for name in frame.columns if name not in declared and is_identifier(frame[name])]
         if ignored:
             _warn_about_identifiers(frame[ignored])
