@@ -151,11 +151,11 @@ def test_samples_look_like_the_data(fitted):
 
 @pytest.mark.slow
 def test_conditional_distribution(fitted):
-    frame, _ = known(150, seed=4)
+    frame, _ = known(40, seed=4)
     truth = norm(1.5 * frame["a"] + frame["k"], 0.5)
     assert np.abs(fitted.conditional_cdf(frame, "b") - truth.cdf(frame["b"])).mean() < 0.06
     quantiles = fitted.conditional_quantile(frame, "b", [0.1, 0.5, 0.9])
-    assert quantiles.shape == (150, 3)
+    assert quantiles.shape == (40, 3)
     assert np.abs(quantiles[:, 1] - truth.mean()).mean() < 0.15
     back = fitted.conditional_cdf(frame.assign(b=quantiles[:, 0]), "b")
     assert back == pytest.approx(0.1, abs=0.01)
@@ -181,7 +181,7 @@ def test_conditional_object_agrees_with_the_methods(quick):
 
 @pytest.mark.slow
 def test_pit_values_are_uniform(fitted):
-    frame, _ = known(300, seed=6)
+    frame, _ = known(100, seed=6)
     pit = fitted.pit_values(frame, ["b", "k"], random_state=0)
     assert list(pit.columns) == ["b", "k"]
     assert pit.equals(fitted.pit_values(frame, ["b", "k"], random_state=0))

@@ -383,7 +383,7 @@ def test_the_step_of_integers():
     single = fit((hundreds // 100).rename("x"))
     rows = pd.Series([20_000, 20_100, 60_000, 60_200], name="x")
     assert np.allclose(log_density(column, rows), log_density(single, rows // 100), atol=1e-6)
-    with pytest.raises(ValueError, match="must hold integers, got 0.5"):
+    with pytest.raises(ValueError, match=r"must hold integers, got 0\.5"):
         column.encode(pd.Series([0.5], name="x"))
 
 

@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtr, softmax
+from scipy.special import ndtr, ndtri, softmax
 from scipy.stats import qmc
 from torch import Tensor, nn
 
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.flows.mixture import FlowMixture
+from elflow.flows.whitening import Gaussian
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_rows
 from elflow.tabular.schema import OutsideBoundsWarning, Schema
@@ -41,6 +42,8 @@ MAX_EVALUATIONS = 2**15
 
 MEMBER_QUANTILES = REFINED_QUANTILES[::4]
 """Quantiles of each member of a mixture that are among the first points of the mixture."""
+MAX_MEMBER_CHANGE = 0.02
+"""Maximum change of the distribution of a member, which only has to be located."""
 
 Evaluate = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """Log-density under a flow up to a constant, `(N, K)`, of the rows at N indices, `(N,)`, at K points each, `(N, K)`."""
@@ -288,6 +291,7 @@ def _integrate_rows(
     z_range: tuple[float, float],
     quantiles: FloatArray,
     max_refinements: int,
+    max_change: float = MAX_CDF_CHANGE,
 ) -> list[tuple[FloatArray, FloatArray, float]]:
     """Knots, cumulative distribution and log-mass of each of the rows at some indices.
 
@@ -297,31 +301,45 @@ def _integrate_rows(
     results: dict[int, tuple[FloatArray, FloatArray, float]] = {}
     knots = np.tile(np.linspace(*z_range, N_COARSE_POINTS), (len(index), 1))
     for member in flow.used_members() if isinstance(flow, FlowMixture) else []:
-        parts = _integrate_rows(evaluate, member, index, z_range, quantiles, max_refinements)
-        located = [np.interp(MEMBER_QUANTILES, cumulative, points) for points, cumulative, _ in parts]
-        knots = np.sort(np.concatenate([knots, np.stack(located)], 1), 1)
+        if isinstance(member, Gaussian):
+            located = _locate_gaussian(evaluate, member, index)
+        else:
+            parts = _integrate_rows(
+                evaluate, member, index, z_range, MEMBER_QUANTILES, max_refinements, MAX_MEMBER_CHANGE
+            )
+            located = np.stack([np.interp(MEMBER_QUANTILES, cumulative, points) for points, cumulative, _ in parts])
+        knots = np.sort(np.concatenate([knots, np.clip(located, *z_range)], 1), 1)
     log_density = evaluate(flow, index, torch.from_numpy(knots)).numpy()
     active = index
-    for number, temperature in enumerate([*TEMPERATURES, *[1.0] * max_refinements]):
+    temperatures = TEMPERATURES[-1:] if isinstance(flow, FlowMixture) else TEMPERATURES
+    for number, temperature in enumerate([*temperatures, *[1.0] * max_refinements]):
         estimates = zip(_accumulate(knots, log_density / temperature)[0], knots, strict=True)
         refined = np.stack([np.interp(quantiles, total, points) for total, points in estimates])
         log_density = np.concatenate([log_density, evaluate(flow, active, torch.from_numpy(refined)).numpy()], 1)
         knots = np.concatenate([knots, refined], 1)
         order = np.argsort(knots, 1, kind="stable")
         knots, log_density = (np.take_along_axis(array, order, 1) for array in (knots, log_density))
-        if number < len(TEMPERATURES) - 1:
+        if number < len(temperatures) - 1:
             continue
         cumulative, log_mass = _accumulate(knots, log_density)
         changes = [
             np.abs(_interpolate(points, knots, cumulative) - q) for points, q in zip(refined.T, quantiles, strict=True)
         ]
-        is_done = (np.max(changes, 0) < MAX_CDF_CHANGE) | (number + 1 == len(TEMPERATURES) + max_refinements)
+        is_done = (np.max(changes, 0) < max_change) | (number + 1 == len(temperatures) + max_refinements)
         for row in np.flatnonzero(is_done):
             results[int(active[row])] = knots[row], cumulative[row], float(log_mass[row])
         active, knots, log_density = active[~torch.from_numpy(is_done)], knots[~is_done], log_density[~is_done]
         if len(active) == 0:
             break
     return [results[int(row)] for row in index]
+
+
+def _locate_gaussian(evaluate: Evaluate, gaussian: Gaussian, index: Tensor) -> FloatArray:
+    """Quantiles of a Gaussian along the column in each row, `(N, K)`: its log-density is a parabola of three points."""
+    points = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.double).expand(len(index), -1)
+    left, middle, right = evaluate(gaussian, index, points).numpy().T
+    curvature = np.maximum(2 * middle - left - right, 1e-12)
+    return ((right - left) / 2 / curvature)[:, None] + curvature[:, None] ** -0.5 * ndtri(MEMBER_QUANTILES)
 
 
 def _accumulate(knots: FloatArray, log_density: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -137,7 +137,7 @@ class RowSource:
         Rows with weights are drawn with replacement, in proportion to these.
         """
         generator = torch.Generator().manual_seed(self.seed)
-        if self.rows.weight is None:
+        if self.rows.weight is None or (self.rows.weight == self.rows.weight[0]).all():
             return self.rows.take(torch.randperm(len(self.rows), generator=generator)[:count])
         # torch.multinomial takes at most 2^24 rows
         cumulative = self.rows.weight.double().cumsum(0)

@@ -227,7 +227,7 @@ def test_it_is_trained_again_alike():
 
 def test_residual_estimates_are_unbiased():
     """In training mode: the value and the gradients, also of means in which rows count differently."""
-    block = ResidualBlock(2, 8).double()
+    block = ResidualBlock(2, 8, hidden_layers=2).double()
     with torch.no_grad():
         for p in block.parameters():
             p.mul_(3)
@@ -272,7 +272,7 @@ def test_residual_inverse():
 
 
 def test_a_residual_block_that_does_not_contract_is_an_error():
-    block = ResidualBlock(2, 8).double().eval()
+    block = ResidualBlock(2, 8, hidden_layers=2).double().eval()
     with torch.no_grad():
         for layer in block.modules():
             if hasattr(layer, "compute_weight"):

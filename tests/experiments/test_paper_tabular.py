@@ -29,7 +29,8 @@ def data(tmp_path):
 def test_available_sets_are_fitted_and_the_others_named(data, tmp_path):
     lines = []
     report = run(tabular.EXPERIMENT, Plan(data=data, effort=0.006), tmp_path / "out", log=lines.append)["tabular"]
-    patches, power, times = report.tables
+    patches, power, times, claims = report.tables
+    assert claims.columns[-1] == "verdict"
     assert patches.title == "bsds300-patches"
     models = [row[0] for row in patches.rows]
     assert {"ELF-AR", "NSF", "MAF", "Gaussian"} <= set(models)

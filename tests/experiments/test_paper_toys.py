@@ -49,7 +49,8 @@ def test_the_report_of_a_toy(quick, tmp_path):
     plan = Plan(effort=0.01)
     lines = []
     report = run(load("paper", "eight-gaussians"), plan, tmp_path, log=lines.append)["eight-gaussians"]
-    likelihood, times = report.tables
+    likelihood, times, claims = report.tables
+    assert claims.columns[-1] == "verdict"
     models = [row[0] for row in likelihood.rows]
     assert models[0] == "Entropy bound"
     assert sorted(models[1:]) == sorted(["ELF-AR", "ELF-AR (the paper's)", *(toys.SYSTEMS[name].title for name in FEW)])
