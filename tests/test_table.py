@@ -365,3 +365,30 @@ def test_fingerprint_sees_every_value():
     changed = frame.copy()
     changed.loc[3, "count"] += 1
     assert fingerprint(frame) != fingerprint(changed)
+
+
+def test_the_widths_of_cells_do_not_depend_on_validation_rows():
+    """Otherwise a level that only a validation row has would look as if training rows had it, unlike in new rows."""
+    table = pd.DataFrame({"id": [f"level {i}" for i in range(200)] * 2, "x": np.arange(400.0)})
+    density = FlowDensity(columns={"id": "category"}, max_steps=2, random_state=0).fit(table)
+    is_validation = density.validation_mask(table)
+    in_training = set(table.id[~is_validation])
+    only_held_out = [level for level in table.id[is_validation] if level not in in_training]
+    assert only_held_out, "this seed must put both rows of some level into the validation rows"
+    column = density.schema_.column("id")
+    width = dict(zip(table.id, column.encode(table.id)[1], strict=True))
+    assert max(width[level] for level in only_held_out) < 0.01 * min(width[level] for level in in_training)
+    assert sum(width.values()) == pytest.approx(1, abs=0.01)
+
+
+def test_recounting_keeps_cells_and_states():
+    rng = np.random.default_rng(0)
+    rain = np.where(rng.random(1000) < 0.3, 0.0, rng.lognormal(size=1000))
+    frame = pd.DataFrame({"rain": rain, "count": rng.poisson(3, size=1000).astype(float)})
+    frame.loc[5, "count"] = np.nan
+    schema = Schema.fit(frame, missing="model")
+    other = schema.recount(frame[100:])
+    for before, after in zip(schema.columns, other.columns, strict=True):
+        assert (after.atoms, after.position, len(after.shares)) == (before.atoms, before.position, len(before.shares))
+    assert other.column("count").missing == pytest.approx(0.5 / 901)
+    assert other.column("rain").shares[0] == pytest.approx((rain[100:] == 0).mean(), abs=1e-3)

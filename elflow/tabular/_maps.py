@@ -388,11 +388,17 @@ class Steps:
             single = distinct[counts > len(values) / (2 * N_BINS)]
             edges = distinct[np.linspace(0, len(distinct) - 1, N_BINS).astype(int)]
         edges = np.unique(np.concatenate([edges, single, single + 1, distinct[:1], distinct[-1:] + 1]))
+        return cls._count(edges, values)
+
+    def recount(self, values: IntArray) -> Steps:
+        """The same cells with the frequencies of other integers, `(N,)`, all of them in the fitted range."""
+        return self._count(self.edges, values)
+
+    @classmethod
+    def _count(cls, edges: IntArray, values: IntArray) -> Steps:
         lengths = np.diff(edges).astype(np.float64)
-        mass = np.add.reduceat(counts, np.searchsorted(distinct, edges[:-1]).clip(max=len(counts) - 1)).astype(float)
-        # reduceat takes one element where a bin is empty
-        mass[np.searchsorted(distinct, edges[:-1]) == np.searchsorted(distinct, edges[1:])] = 0.0
-        mass += 0.5 * lengths / lengths.sum()
+        bins = np.searchsorted(edges, values, side="right") - 1
+        mass = np.bincount(bins, minlength=len(lengths)) + 0.5 * lengths / lengths.sum()
         total = mass.sum() + 1.0
         return cls(edges, (0.5 + np.concatenate([[0.0], np.cumsum(mass)])) / total)
 

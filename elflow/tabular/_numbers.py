@@ -91,17 +91,26 @@ def _warn_about_merged_values(name: str, distinct: FloatArray, warp: Warp) -> No
         )
 
 
-def count_states(present: pd.Series, atoms: FloatArray, n_missing: int) -> dict[str, Any]:
-    """Fields of a column that describe its states: atoms, and the fractions of all states and of missing values."""
+def count_states(
+    present: pd.Series, atoms: FloatArray, n_missing: int | None, position: int | None = None
+) -> dict[str, Any]:
+    """Fields of a column that describe its states: atoms, and the fractions of all states and of missing values.
+
+    Arguments:
+        present: The values that are not missing.
+        atoms: The atoms, in increasing order.
+        n_missing: Number of missing values; None if they are not modelled.
+        position: Number of atoms below the other values; counted if left out.
+    """
     counts: list[float] = [float(len(present))]
-    position = 0
     if len(atoms):
         x = present.to_numpy(np.float64)
         rest = x[~np.isin(x, atoms)]
         counts = [float((x == atom).sum()) for atom in atoms]
-        position = int((atoms < np.quantile(rest, 0.5)).sum())
+        if position is None:
+            position = int((atoms < np.quantile(rest, 0.5)).sum())
         counts.insert(position, float(len(rest)))
-    if n_missing:
+    if n_missing is not None:
         counts.append(float(n_missing))
     if len(counts) == 1:
         return {}
@@ -109,6 +118,6 @@ def count_states(present: pd.Series, atoms: FloatArray, n_missing: int) -> dict[
     return {
         "atoms": tuple(float(atom) for atom in atoms),
         "shares": tuple(shares.tolist()),
-        "position": position,
-        "missing": float(shares[-1]) if n_missing else 0.0,
+        "position": position or 0,
+        "missing": float(shares[-1]) if n_missing is not None else 0.0,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,7 @@ class Column:
         """
         name = str(values.name)
         present = values[values.notna()]
-        n_missing = len(values) - len(present) if model_missing else 0
+        n_missing = (len(values) - len(present) or None) if model_missing else None
         present = _kinds.convert_objects(name, present)
         kind, bounds = _kinds.resolve_kind(name, declared, _kinds.infer_kind(name, present))
         facts: dict[str, Any] = {"name": name, "kind": kind, "dtype": str(values.dtype)}
@@ -128,6 +128,15 @@ class Column:
                 )
             facts["map"] = Steps.fit(integers)
         return cls(**facts, **count_states(present, atoms, n_missing))
+
+    def recount(self, values: pd.Series) -> Column:
+        """The same column with the frequencies of other values, `(N,)`, all of which were among the fitted ones."""
+        present = _kinds.convert_objects(self.name, values[values.notna()])
+        n_missing = len(values) - len(present) if self.missing else None
+        states = count_states(present, np.array(self.atoms), n_missing, self.position)
+        if not isinstance(self.map, Steps):
+            return replace(self, **states)
+        return replace(self, map=self.map.recount(self.to_integers(present)), **states)
 
     @property
     def is_discrete(self) -> bool:

@@ -205,9 +205,11 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             self._infer_schemas(X, frame, context_frame)
         self.n_rows_ = len(frame)
         self.seed_ = seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        rows = self._encode(frame, context_frame, weight)
-        is_validation = torch.from_numpy(split_mask(len(frame), self.validation, seed))
-        self.row_hashes_: RowHashes | None = RowHashes.fit(self.schema_, frame, is_validation.numpy())
+        held_out = split_mask(len(frame), self.validation, seed)
+        self.row_hashes_: RowHashes | None = RowHashes.fit(self.schema_, frame, held_out)
+        # Validation rows are to score as new rows do: the widths of cells do not depend on them either.
+        self.schema_ = self.schema_.recount(frame[~held_out])
+        rows, is_validation = self._encode(frame, context_frame, weight), torch.from_numpy(held_out)
         training_rows, validation_rows = rows.take(~is_validation), rows.take(is_validation)
         options, recipe = self._resolve_settings(len(training_rows))
         with torch.random.fork_rng(devices=[]):
@@ -236,7 +238,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             "components": count_components(self.model_),
         }
         self.n_parameters_ = count_parameters(self.model_)
-        reference = torch.from_numpy(select_reference(is_validation.numpy(), seed))
+        reference = torch.from_numpy(select_reference(held_out, seed))
         self.reference_scores_ = summarize_log_density(score_rows(self.model_, rows.take(reference), N_DRAWS))
         return self
 

@@ -99,6 +99,11 @@ class Schema:
         )
         return cls(columns, "pandas", ignored=tuple(ignored)).with_labels_of(table)
 
+    def recount(self, frame: pd.DataFrame) -> Schema:
+        """The same schema with the frequencies of values in some of the fitted rows."""
+        columns = tuple(column.recount(frame[column.name]) for column in self.columns)
+        return replace(self, columns=columns)
+
     @property
     def names(self) -> list[str]:
         """Names of the columns."""
