@@ -32,14 +32,15 @@ static inline bool is_place(double x) { return x < 2 * farthest; }
 static inline ivec is_place(vec x) { return x < 2 * farthest; }
 
 struct Proposal {
-  double slope;  // the maximum found, up to `error`
+  double slope, second;  // the largest slope found, and that of all other places, up to `error` both
   double error;
   std::int32_t where;
 
   template <class T>
   bool certain() const {
     const bool sizeable = slope > 1 / farthest && finite(slope) && finite(error);
-    return (sizeable && 2 * error <= slack<T> * slope) || (slope == 0 && error == 0);
+    const bool clear = slope - second > 2 * error || 2 * error <= slack<T> * slope;
+    return (sizeable && clear) || (slope == 0 && error == 0);
   }
 };
 
@@ -160,7 +161,7 @@ class Sweep {
 
   void propose(Proposal* proposals) const {
     Walk<vec> walk{keys_[0], left_};
-    vec best = abs(left_), where = key(vec{}, at_minus_infinity(units_));
+    vec best = abs(left_), second{}, where = key(vec{}, at_minus_infinity(units_));
     for (std::int64_t k = 0; k < 2 * units_; ++k) {
       const vec x = keys_[k];
       vec jump;
@@ -169,10 +170,12 @@ class Sweep {
       walk.pass(is_place(x) ? x : walk.x, jump);
       const vec size = abs(walk.slope);
       where = size > best ? x : where;
+      second = max(second, min(size, best));
       best = max(size, best);
     }
     const vec end = abs(right_);
     where = end > best ? key(vec{}, at_plus_infinity(units_)) : where;
+    second = max(second, min(end, best));
     best = max(best, end);
     // Each step rounds the sums of jumps and of slopes once; tags move breakpoints.
     const double steps = 2 * static_cast<double>(units_) + 2;
@@ -180,7 +183,7 @@ class Sweep {
     const vec error = (bend_ * span + reach_) * (steps * epsilon) + reach_ * (2 * moved() + placement);
     for (int l = 0; l < lanes; ++l) {
       const std::int64_t winner = place(((ivec)where)[l] & tag_mask_);
-      proposals[l] = {best[l], usual_[l] ? error[l] : __builtin_inf(), static_cast<std::int32_t>(winner)};
+      proposals[l] = {best[l], second[l], usual_[l] ? error[l] : __builtin_inf(), static_cast<std::int32_t>(winner)};
     }
   }
 };
@@ -229,7 +232,7 @@ static inline Steepest direct(const Network<T>& net) {
   Steepest champion{0, at_minus_infinity(net.units)};
   challenge<T>(net, at_minus_infinity(net.units), champion);
   challenge<T>(net, at_plus_infinity(net.units), champion);
-  Proposal proposal{champion.lipschitz, 0, champion.where};
+  Proposal proposal{champion.lipschitz, __builtin_inf(), 0, champion.where};
   vec reach{};
   for (std::int64_t i = 0; i < net.units; i += lanes) reach += abs(net.w1(i) * net.w2(i)) * (abs(net.b1(i)) + 1.0);
   for (std::int64_t off = 0; off < 2; ++off)
