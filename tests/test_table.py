@@ -392,3 +392,32 @@ def test_recounting_keeps_cells_and_states():
         assert (after.atoms, after.position, len(after.shares)) == (before.atoms, before.position, len(before.shares))
     assert other.column("count").missing == pytest.approx(0.5 / 901)
     assert other.column("rain").shares[0] == pytest.approx((rain[100:] == 0).mean(), abs=1e-3)
+
+
+def test_unique_measurements_are_smooth_even_with_ties():
+    """Four significant digits have more ties where there are fewer decimals, but frequencies predict no new value."""
+    x = np.random.default_rng(0).lognormal(2.2, 0.4, size=450)
+    column = Column.fit(pd.Series([float(f"{value:.4g}") for value in x], name="x"))
+    assert column.step == 0.001
+    assert not column.is_discrete
+
+
+@pytest.mark.parametrize("kind", ["dates", "counter"])
+def test_cells_of_unique_values_predict_new_ones(kind):
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 5000, size=900) if kind == "dates" else rng.permutation(900)
+    values = pd.Series(pd.Timestamp("2020-01-01") + pd.to_timedelta(numbers, unit="D") if kind == "dates" else numbers)
+    column = Column.fit(values.rename("x"))
+    fitted, new = (np.log(column.recount(values[:450]).encode(part)[1]).mean() for part in (values[:450], values[450:]))
+    assert column.is_discrete
+    assert new > fitted - 0.2
+
+
+def test_frequent_values_among_rare_ones_have_cells():
+    rng = np.random.default_rng(0)
+    prices = np.where(
+        rng.random(4000) < 0.5, rng.choice([999, 1999, 4999], size=4000), rng.integers(0, 9000, size=4000)
+    )
+    steps = Steps.fit(prices)
+    assert steps.encode(np.array([999]))[1] == pytest.approx(1 / 6, rel=0.1)
+    assert steps.encode(np.array([3210]))[1] == pytest.approx(0.5 / 9000, rel=0.5)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,14 +13,18 @@ from scipy.special import expit, log_ndtr, ndtri_exp
 
 from elflow.tabular._arrays import FloatArray, IntArray
 
-__all__ = ["Steps", "Warp", "robust_scale"]
+__all__ = ["Steps", "Warp", "gain_from_cells", "robust_scale"]
 
 MAX_WARP_ROWS = 20_000
 """Maximum number of values that a warp is selected on."""
 MAX_SINGLE_CELLS = 512
 """Maximum number of distinct integers that each have a separate probability; more of them are binned."""
-N_BINS = 128
-"""Approximate number of bins where integers are binned."""
+N_BINS = (128, 64, 32, 16, 8)
+"""Approximate numbers of bins that are tried where integers are binned."""
+MIN_SINGLE_ROWS = 5
+"""Minimum number of rows of an integer that has a separate probability among bins."""
+N_FOLDS = 4
+"""Number of parts of the values each of which is predicted from all others, to choose between cells and bins."""
 MAX_DISTANCE = 2**61
 """Distance from the fitted range beyond which all integers share the width of their cells."""
 NORMAL_IQR = 1.349
@@ -376,19 +382,16 @@ class Steps:
     """Cumulative probability below each edge, `(K,)`."""
 
     @classmethod
-    def fit(cls, values: IntArray) -> Steps:
+    def fit(cls, values: IntArray, ordered: bool = True) -> Steps:
         """Estimate the cumulative distribution of integers, `(N,)`.
 
-        Smoothing: half a count is spread over the fitted range, and one count over all integers outside it.
+        Integers have separate probabilities, or share those of bins where they have an order and each is rare:
+        whichever predicts other values better. Smoothing: half a count is spread over the fitted range, and one count
+        over all integers outside it.
         """
-        distinct, counts = np.unique(values, return_counts=True)
-        single = distinct
-        edges = distinct[:1]
-        if len(distinct) > MAX_SINGLE_CELLS:
-            single = distinct[counts > len(values) / (2 * N_BINS)]
-            edges = distinct[np.linspace(0, len(distinct) - 1, N_BINS).astype(int)]
-        edges = np.unique(np.concatenate([edges, single, single + 1, distinct[:1], distinct[-1:] + 1]))
-        return cls._count(edges, values)
+        partitions = _list_cells(values) if ordered else _list_cells(values)[:1]
+        best = partitions[0] if len(partitions) == 1 else max(partitions, key=lambda p: _cross_validate(p, values))
+        return cls._count(best(values), values)
 
     def recount(self, values: IntArray) -> Steps:
         """The same cells with the frequencies of other integers, `(N,)`, all of them in the fitted range."""
@@ -442,3 +445,58 @@ class Steps:
     def from_dict(cls, state: dict[str, Any]) -> Steps:
         """Build steps from the output of `to_dict`."""
         return cls(np.array(state["edges"], np.int64), np.array(state["cumulative"], np.float64))
+
+
+Partition = Callable[[IntArray], IntArray]
+"""Edges of the cells of integers, `(K,)`, for values `(N,)`."""
+
+
+def _separate(values: IntArray) -> IntArray:
+    """Edges of one cell for each distinct integer, and of the gaps between them."""
+    distinct = np.unique(values)
+    return np.union1d(distinct, distinct + 1)
+
+
+def _bin(values: IntArray, n_bins: int, singles: bool) -> IntArray:
+    """Edges of bins with about the same number of distinct integers each; frequent integers may be separate."""
+    distinct, counts = np.unique(values, return_counts=True)
+    inner = distinct[np.linspace(0, len(distinct) - 1, min(n_bins, len(distinct))).astype(int)]
+    frequent = distinct[counts > max(len(values) / (2 * N_BINS[0]), MIN_SINGLE_ROWS - 1)] if singles else distinct[:0]
+    return np.unique(np.concatenate([inner, frequent, frequent + 1, distinct[-1:] + 1]))
+
+
+def _list_cells(values: IntArray) -> list[Partition]:
+    """Partitions in which integers are separate: all of them, unless they are too many, or the frequent ones."""
+    n_distinct = len(np.unique(values))
+    bins = [partial(_bin, n_bins=n, singles=True) for n in N_BINS if n <= n_distinct / 4]
+    return [_separate, *bins] if n_distinct <= MAX_SINGLE_CELLS else list(bins)
+
+
+def _cross_validate(partition: Partition, values: IntArray) -> float:
+    """Mean log-probability of integers under cells from other ones of them."""
+    order = np.random.RandomState(0).permutation(len(values))[:MAX_WARP_ROWS]
+    total = 0.0
+    for fold in range(N_FOLDS):
+        fitted, held_out = values[np.delete(order, np.s_[fold::N_FOLDS])], values[order[fold::N_FOLDS]]
+        total += float(np.log(Steps._count(partition(fitted), fitted).encode(held_out)[1]).sum())
+    return total / len(order)
+
+
+def gain_from_cells(values: IntArray) -> float:
+    """Nats by which frequencies of single integers, `(N,)`, predict other ones better than bins of several do.
+
+    Infinite if there are too few distinct integers for bins.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> bool(gain_from_cells(rng.integers(100, size=1000) * 5) > 1)
+        True
+        >>> bool(gain_from_cells(rng.integers(100_000, size=1000)) < 0.01)
+        True
+    """
+    smooth = [partial(_bin, n_bins=n, singles=False) for n in N_BINS if n <= len(np.unique(values)) / 4]
+    best, best_smooth = (
+        max((_cross_validate(partition, values) for partition in partitions), default=-np.inf)
+        for partitions in (_list_cells(values), smooth)
+    )
+    return best - best_smooth

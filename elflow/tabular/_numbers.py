@@ -9,8 +9,8 @@ import pandas as pd
 
 from elflow._checks import warn_user
 from elflow.tabular import _grids, _kinds
-from elflow.tabular._arrays import FloatArray
-from elflow.tabular._maps import Warp, robust_scale
+from elflow.tabular._arrays import FloatArray, IntArray
+from elflow.tabular._maps import Warp, gain_from_cells, robust_scale
 
 __all__ = ["count_states", "plan_numbers"]
 
@@ -65,7 +65,7 @@ def plan_numbers(
     else:
         is_counter = len(distinct) == len(x) == (distinct[-1] - distinct[0]) / step + 1
         multiples = np.round(rest / step)
-        if is_counter or np.abs(multiples).max() >= 2.0**50 or not _grids.is_smooth(multiples.astype(np.int64)):
+        if is_counter or np.abs(multiples).max() >= 2.0**50 or _needs_cells(multiples.astype(np.int64)):
             return found | {"atoms": np.zeros(0)}
         _kinds.warn_about_fill_values(name, rest, atoms)
         found["dithered"] = robust_scale(rest) < MIN_FINE_STEPS * step
@@ -79,6 +79,15 @@ def plan_numbers(
     if not found.get("dithered"):
         _warn_about_merged_values(name, np.unique(rest), found["map"])
     return found
+
+
+def _needs_cells(multiples: IntArray) -> bool:
+    """Whether numbers on a grid are not those of a rounded smooth density, and their frequencies predict new numbers.
+
+    Measurements with four significant digits, for instance, have more ties where they have fewer decimals. This is not
+    smooth, but most of them are unique: frequencies say nothing about the next one.
+    """
+    return not _grids.is_smooth(multiples) and gain_from_cells(multiples) > _grids.MAX_LOST_NATS
 
 
 def _warn_about_merged_values(name: str, distinct: FloatArray, warp: Warp) -> None:

@@ -126,7 +126,8 @@ class Column:
                     f"column {name!r} must span less than 2**53, got {integers.min()} to {integers.max()}: drop it, or "
                     "make it a category"
                 )
-            facts["map"] = Steps.fit(integers)
+            is_ordered = facts.get("levels") is None or facts.get("ordered", False)
+            facts["map"] = Steps.fit(integers, is_ordered)
         return cls(**facts, **count_states(present, atoms, n_missing))
 
     def recount(self, values: pd.Series) -> Column:
