@@ -191,6 +191,7 @@ def test_validation_rows_are_judged(table, density, written):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:column 'one' is constant")
 @pytest.mark.parametrize(
     ("make", "absent"),
     [
