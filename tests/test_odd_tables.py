@@ -279,6 +279,21 @@ def test_the_range_of_datetimes_is_in_local_time():
     assert Column.fit(hours.dt.tz_localize(None)).describe()["values"] == "2024-03-01 to 2024-07-01"
 
 
+def test_quantiles_of_categories_without_an_order():
+    texts = RNG.choice(["b", "a", "c"], 60)
+    frame = pd.DataFrame({"text": texts, "code": RNG.choice([7, 5, 9], 60), "x": RNG.normal(size=60)})
+    frame["size"] = pd.Categorical(texts, ["b", "a", "c"], ordered=True)
+    frame["level"] = RNG.choice([1.5, 2.25], 60)
+    density = small(columns={"code": "category"}).fit(frame)
+    some = frame.head(3)
+    for name in ("text", "code"):
+        with pytest.warns(UserWarning, match=f"column '{name}' has categories without an order: its quantiles depend"):
+            values = density.conditional_quantile(some, name, 0.5)
+        assert set(values) <= set(frame[name])
+    for name in ("size", "level", "x"):  # a warning would be an error
+        assert len(density.conditional_quantile(some, name, 0.5)) == 3
+
+
 def test_masked_arrays_and_tensors():
     x = RNG.normal(size=(60, 2))
     masked = np.ma.array(x, mask=RNG.random((60, 2)) < 0.2)

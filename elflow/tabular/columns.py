@@ -149,6 +149,13 @@ class Column:
         return not (self.is_discrete or self.dithered or self.shares)
 
     @property
+    def has_order(self) -> bool:
+        """Whether the order of the values has a meaning: not that of strings, or of numbers declared as categories."""
+        if self.kind != "category" or self.ordered or self.levels is None:
+            return True
+        return all(isinstance(level, int | float) for level in self.levels) and list(self.levels) == sorted(self.levels)
+
+    @property
     def z_range(self) -> tuple[float, float]:
         """Range of z that contains all but a negligible part of the column's distribution."""
         if isinstance(self.map, Steps):
