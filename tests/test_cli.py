@@ -195,8 +195,12 @@ def test_info(folder, tmp_path):
 @pytest.mark.slow
 def test_report(folder, tmp_path):
     out, _ = succeeds("report", folder / "given.elf", folder / "data.csv", "-o", tmp_path / "r.html")
-    assert "Held-out log-likelihood" in out
-    assert "Two-sample test" in out
+    first, *verdicts = out.splitlines()
+    assert first.split() == ["report", str(tmp_path / "r.html")]
+    titles = ("Held-out log-likelihood", "Gain over", "Worst column", "Worst pair", "Calibration", "Two-sample test")
+    for title in (*titles, "Inverse residual"):
+        (line,) = (line for line in verdicts if line.startswith(title))
+        assert any(f"  {level}: " in line for level in ("Good", "Fair", "Poor", "Not rated"))
     page = (tmp_path / "r.html").read_text()
     assert "trained on 270 and validated on 30; 0 are new" in " ".join(page.split())  # known to be the very table
     assert page.rstrip().endswith("</html>")
@@ -269,9 +273,9 @@ def test_columns_by_commas(write, tmp_path):
 
 
 def test_a_column_that_counts_rows(write, tmp_path):
-    arguments = ["fit", write(table(30).reset_index()), "-o", tmp_path / "m.elf", *QUICK]
+    arguments = ["fit", write(table(60).reset_index()), "-o", tmp_path / "m.elf", *QUICK]
     _, err = succeeds(*arguments)
-    line = "column 'index' numbers the rows: ignore it with --drop 'index' unless it has another meaning"
+    line = "column 'index' numbers the rows: drop it (--drop 'index') unless it has another meaning"
     assert err == f"elflow: {line}\n"
     assert succeeds(*arguments, "-q") == ("", "")
 

@@ -102,7 +102,8 @@ def test_the_schema_is_fitted_once(schemas):
     shown = est.schema_, est.context_schema_
     est.fit(table(), context=contexts())
     assert len(schemas) == 2
-    assert (est.schema_, est.context_schema_) == shown
+    # Frequencies are those of training rows, which the split decides later.
+    assert [str(est.schema_), est.context_schema_] == [str(shown[0]), shown[1]]
     assert est.sample(2, context=contexts(3)).shape == (6, 3)
 
 

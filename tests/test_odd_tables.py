@@ -239,9 +239,59 @@ def test_iso_strings_are_datetimes_when_scoring():
         density = small().fit(frame)
         scores = density.score_samples(frame)
         for text in (frame["day"].astype(str), days.map(lambda day: day.isoformat())):
-            assert np.array_equal(scores, density.score_samples(frame.assign(day=list(text))))
-    with pytest.raises(ValueError, match="column 'day' must hold datetimes, or strings in ISO format, got"):
-        density.score_samples(frame.assign(day="yesterday"))
+            for dtype in (object, "str", "category"):
+                other = frame.assign(day=pd.Series(list(text), dtype=dtype))
+                assert np.array_equal(scores, density.score_samples(other))
+                assert np.array_equal(density.row_origin(frame), density.row_origin(other))
+                cdf = density.conditional_cdf(frame.head(5), "x")
+                assert np.array_equal(cdf, density.conditional_cdf(other.head(5), "x"))
+
+
+def test_dates_and_times_in_one_column_of_strings_are_recognised():
+    """pandas would infer the format from the first string, and miss the others."""
+    times = pd.Series(pd.date_range("2023-01-01", periods=300, freq="6h"))
+    frame = pd.DataFrame({"time": times, "x": RNG.normal(size=300)})
+    density = small().fit(frame)
+    other = frame.assign(time=[str(time).removesuffix(" 00:00:00") for time in times])
+    assert (density.row_origin(other) == density.row_origin(frame)).all()
+
+
+@pytest.mark.parametrize("wrong", ["yesterday", "2021-13-45", "2021-01-01 25:00", "05/31/2024", ""])
+def test_strings_that_are_no_datetimes(wrong):
+    """The error is elflow's own, without the advice of pandas about its arguments."""
+    column = Column.fit(pd.Series(pd.date_range("2023-01-01", periods=30), name="day"))
+    with pytest.raises(ValueError, match="column 'day' must hold datetimes, or strings in ISO format like") as caught:
+        column.encode(pd.Series(["2023-01-02", wrong]))
+    assert str(caught.value).endswith(f"got {wrong!r} in row 1")
+
+
+def test_strings_with_and_without_offset():
+    column = Column.fit(pd.Series(pd.date_range("2023-01-01", periods=30, tz="Europe/Berlin"), name="day"))
+    for texts in (["2023-01-02", "2023-01-02T00:00Z"], ["2023-01-02T00:00+01:00", "2023-01-02"]):
+        with pytest.raises(ValueError, match="that all have an offset from UTC or all have none, got '2023"):
+            column.encode(pd.Series(texts))
+
+
+def test_the_range_of_datetimes_is_in_local_time():
+    hours = pd.Series(pd.date_range("2024-03-01", "2024-07-01", freq="h", tz="Europe/Berlin"), name="hour")
+    for values in (hours, hours[hours.dt.hour == 0]):
+        assert Column.fit(values).describe()["values"] == "2024-03-01 to 2024-07-01 Europe/Berlin"
+    assert Column.fit(hours.dt.tz_localize(None)).describe()["values"] == "2024-03-01 to 2024-07-01"
+
+
+def test_quantiles_of_categories_without_an_order():
+    texts = RNG.choice(["b", "a", "c"], 60)
+    frame = pd.DataFrame({"text": texts, "code": RNG.choice([7, 5, 9], 60), "x": RNG.normal(size=60)})
+    frame["size"] = pd.Categorical(texts, ["b", "a", "c"], ordered=True)
+    frame["level"] = RNG.choice([1.5, 2.25], 60)
+    density = small(columns={"code": "category"}).fit(frame)
+    some = frame.head(3)
+    for name in ("text", "code"):
+        with pytest.warns(UserWarning, match=f"column '{name}' has categories without an order: its quantiles depend"):
+            values = density.conditional_quantile(some, name, 0.5)
+        assert set(values) <= set(frame[name])
+    for name in ("size", "level", "x"):  # a warning would be an error
+        assert len(density.conditional_quantile(some, name, 0.5)) == 3
 
 
 def test_masked_arrays_and_tensors():

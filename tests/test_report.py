@@ -15,24 +15,21 @@ import pyarrow as pa
 import pytest
 import torch
 from scipy.special import logsumexp
-from scipy.stats import kstest, multivariate_normal, norm
+from scipy.stats import kstest, multivariate_normal, norm, spearmanr
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
 
 from elflow import ELF, load, report
-from elflow.report._compare import (
-    compare_correlations,
-    compare_marginal,
-    compute_auc,
-    run_two_sample_test,
-    select_dependent,
-)
+from elflow.report import _correlations
+from elflow.report._compare import compare_marginal, select_dependent
+from elflow.report._correlations import Correlations, compare_correlations
 from elflow.report._format import format_number
 from elflow.report._pit import Pit
 from elflow.report._plots import STYLE
 from elflow.report._tables import Column
+from elflow.report._two_sample import compute_auc, run_two_sample_test
 from elflow.report.baselines import (
     compute_kernel_density,
     fit_baselines,
@@ -72,6 +69,11 @@ def mixed(count, seed=0):
     table.loc[rng.random(count) < 0.1, "price"] = np.nan
     table.loc[rng.random(count) < 0.1, "town"] = None
     return table
+
+
+def verdict_on(title, found):
+    (verdict,) = (verdict for verdict in judge(found) if verdict.title == title)
+    return verdict
 
 
 class Page(HTMLParser):
@@ -191,6 +193,7 @@ def test_validation_rows_are_judged(table, density, written):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:column 'one' is constant")
 @pytest.mark.parametrize(
     ("make", "absent"),
     [
@@ -278,6 +281,8 @@ def test_context(tmp_path):
     density = FlowDensity(max_steps=50, flow_options=SMALL, random_state=0).fit(table, context=context)
     found = report.write(density, table, tmp_path / "report.html", context=context)
     assert found.n_context_columns == 2
+    assert (found.two_sample.n_rows, found.two_sample.n_sampled) == (300, 3000)
+    assert found.two_sample.auc < 0.7  # the samples of a row have its context
     assert "do not use the context" in (tmp_path / "report.html").read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="context must have as many rows as X, 300, got 299"):
         report.write(density, table, tmp_path / "report.html", context=context[1:])
@@ -428,6 +433,23 @@ def test_two_sample_test_of_a_perfect_and_a_terrible_model():
     assert run_two_sample_test(columns(real[:9], same[:9]), 0) is None
 
 
+@pytest.mark.slow
+def test_level_of_the_two_sample_test():
+    """The AUC of equal distributions varies as its standard error says, with more samples than rows as well."""
+    rng = np.random.default_rng(0)
+    results = [
+        run_two_sample_test(columns(rng.normal(size=(60, 2)), rng.normal(size=(60 * ratio, 2))), 0)
+        for ratio in (1, 5)
+        for _ in range(25)
+    ]
+    assert {(result.n_rows, result.n_sampled) for result in results} == {(60, 60), (60, 300)}
+    z = np.array([(result.auc - 0.5) / result.error for result in results])
+    # Folds that are taken for independent have a standard deviation of 1.4, which this many tests exceed 1.25 with.
+    assert 0.6 < z.std() < 1.25
+    assert abs(z.mean()) < 0.5
+    assert np.mean([result.p_value < 0.1 for result in results]) <= 0.22
+
+
 def test_two_sample_test_sees_categories_and_missing_values():
     rng = np.random.default_rng(0)
     labels = tuple(f"k{k}" for k in range(400))
@@ -497,10 +519,67 @@ def test_marginals_and_correlations():
     assert counts.distance < 0.1
     x = rng.normal(size=(500, 2)) @ [[1, 1], [0, 0.1]]
     both = compare_correlations(columns(x, rng.normal(size=(500, 2))))
-    ((first, second, of_real, of_sampled),) = both.largest_differences(5)
-    assert (first, second) == ("x0", "x1")
-    assert of_real > 0.9
-    assert abs(of_sampled) < 0.2
+    (pair,) = both.largest_differences(5)
+    assert pair == both.worst
+    assert pair.names == ("x0", "x1")
+    assert pair.real == pytest.approx(spearmanr(*x.T).statistic)
+    assert pair.real > 0.9
+    assert abs(pair.sampled) < 0.2
+    assert not pair.is_chance
+    holes = np.where(rng.random((500, 2)) < 0.2, np.nan, x)
+    expected = spearmanr(*holes.T, nan_policy="omit").statistic
+    assert compare_correlations(columns(holes, x)).real[0, 1] == pytest.approx(expected)
+
+
+def draw_pair(kind, count, rng):
+    a, b = rng.normal(size=(2, count))
+    return {
+        "independent": (a, b),
+        "dependent": (a, a + b),
+        "spread of the other": (a, np.abs(a) * b),
+        "zeros in the same rows": (np.where(a > 1, b, 0), np.where(a > 1, rng.normal(size=count), 0)),
+        "rare": ((a > 2) * 1.0, ((a > 2) & (b > 0)) * 1.0),
+        "counts": (np.floor(np.exp(a)), np.floor(np.exp(a + b))),
+        "missing values": (np.where(b > 0.5, np.nan, a), a + rng.normal(size=count)),
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "independent", "dependent", "spread of the other", "zeros in the same rows", "rare", "counts", "missing values",
+    ],
+)  # fmt: skip
+def test_limits_of_correlations(kind, monkeypatch):
+    """Correlations of two samples of the same distribution differ by more than their limit at the stated rate."""
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(_correlations, "SIGNIFICANCE", 0.05)
+    pairs = []
+    for _ in range(200):
+        (a, b), (other_a, other_b) = draw_pair(kind, 200, rng), draw_pair(kind, 1000, rng)
+        both = (Column("a", "continuous", a, other_a), Column("b", "continuous", b, other_b))
+        pairs.append(compare_correlations(both).worst)
+    assert np.mean([not pair.is_chance for pair in pairs]) <= 0.1
+    if kind != "rare":  # too few rows for any conclusion
+        assert np.mean([abs(pair.difference) > 0.5 * pair.limit for pair in pairs]) > 0.1
+
+
+def test_verdict_on_the_worst_pair(written):
+    found, _ = written
+
+    def judge_pairs(names, real, sampled, limit):
+        matrices = (np.full((len(names), len(names)), value) for value in (real, sampled, limit))
+        return verdict_on("Worst pair", dataclasses.replace(found, correlations=Correlations(names, *matrices)))
+
+    assert judge_pairs(("a", "b"), 0.5, 0.4, 0.12).level == "good"
+    assert judge_pairs(("a", "b"), 0.5, 0.46, 0.01).level == "good"
+    assert judge_pairs(("a", "b"), 0.5, 0.4, 0.01).level == "fair"
+    poor = judge_pairs(("a", "<b>"), 0.8, 0.5, 0.01)
+    assert poor.level == "poor"
+    assert poor.reading.startswith("a and <b>: 0.80 in real rows and 0.50 in sampled rows. Samples do not reproduce")
+    assert judge_pairs(("a",), 1.0, 1.0, 0.0).level == ""
+    many = compare_correlations([Column(name, "continuous", *np.eye(2)[[0, 0]]) for name in "abc"])
+    assert many.worst.is_chance  # two rows
 
 
 def test_limits_of_marginal_distances():
@@ -524,7 +603,7 @@ def test_limits_of_the_two_sample_test(written):
 
     def rate(auc, error):
         result = dataclasses.replace(found.two_sample, auc=auc, error=error)
-        return judge(dataclasses.replace(found, two_sample=result))[4].level
+        return verdict_on("Two-sample test", dataclasses.replace(found, two_sample=result)).level
 
     assert rate(0.54, 0.005) == "good"
     assert rate(0.58, 0.005) == "fair"
@@ -548,7 +627,7 @@ def test_verdict_on_calibration(written, transform, reading):
     values = transform(np.random.default_rng(0).uniform(size=300))
     test = kstest(values, "uniform")
     pit = Pit("x", values, test.statistic, test.pvalue)
-    verdict = judge(dataclasses.replace(written[0], pits=(pit,)))[3]
+    verdict = verdict_on("Calibration", dataclasses.replace(written[0], pits=(pit,)))
     assert reading in verdict.reading
     assert (verdict.level == "good") == (reading == "may be chance")
 
@@ -558,7 +637,9 @@ def test_verdict_on_the_worst_column(written):
     rng = np.random.default_rng(0)
     same = compare_marginal(Column("same", "continuous", rng.normal(size=300), rng.normal(size=300)))
     other = compare_marginal(Column("<other>", "continuous", rng.normal(size=300), rng.normal(2, 1, size=300)))
-    levels = [judge(dataclasses.replace(found, marginals=each))[2] for each in ((same,), (other, same))]
+    levels = [
+        verdict_on("Worst column", dataclasses.replace(found, marginals=each)) for each in ((same,), (other, same))
+    ]
     assert [verdict.level for verdict in levels] == ["good", "poor"]
     assert levels[1].reading.startswith("<other>")
 

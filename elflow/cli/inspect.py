@@ -49,8 +49,13 @@ def report(
     rows, context = _options.split_context(est, frame)
     findings = reports.write(est, rows, output, context=context, random_state=seed)
     verdicts = reports.judge(findings)
-    show([(verdict.title, f"{verdict.value} {verdict.unit}. {verdict.reading}") for verdict in verdicts])
     show([("report", str(output))])
+    show(
+        [
+            (verdict.title, f"{reports.LEVELS[verdict.level]}: {verdict.value} {verdict.unit}. {verdict.reading}")
+            for verdict in verdicts
+        ]
+    )
 
 
 def info(

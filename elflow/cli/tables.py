@@ -26,7 +26,7 @@ from elflow.cli._options import (
     Threads,
     TimeLimit,
 )
-from elflow.cli._terminal import Mean, describe_columns, is_terminal, note, show, show_columns, show_progress
+from elflow.cli._terminal import Mean, describe_columns, is_terminal, show, show_columns, show_progress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,8 +95,6 @@ def fit(
     rows, contexts = _read(data, na, drop, context)
     _options.check_names("--bounds", list(by_bounds), data, list(rows.columns))
     _options.check_names("--kind", list(by_kind), data, list(rows.columns))
-    if not quiet:
-        _warn_of_row_numbers(rows)
 
     import elflow
     from elflow.flows.named import FLOW_NAMES
@@ -153,13 +151,6 @@ def _read(
     if rows.shape[1] == 0:
         raise ValueError(f"{data} must have a column to model besides those of --drop and --context, got none")
     return rows, frame[given] if given else None
-
-
-def _warn_of_row_numbers(rows: pd.DataFrame) -> None:
-    for name in rows.columns:
-        values = rows[name]
-        if len(values) > 2 and str(values.dtype) == "int64" and (values.diff().iloc[1:] == 1).all():
-            note(f"column {name!r} numbers the rows: ignore it with --drop {name!r} unless it has another meaning")
 
 
 def _make_fingerprint(est: FlowDensity, rows: pd.DataFrame, contexts: pd.DataFrame | None) -> str:

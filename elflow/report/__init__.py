@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elflow.report.findings import Findings, measure
-    from elflow.report.verdicts import Verdict, judge
+    from elflow.report.verdicts import LEVELS, Verdict, judge
     from elflow.report.writer import write
 
-__all__ = ["Findings", "Verdict", "judge", "measure", "write"]
+__all__ = ["LEVELS", "Findings", "Verdict", "judge", "measure", "write"]
 
 _HOMES = {
     "Findings": "elflow.report.findings",
+    "LEVELS": "elflow.report.verdicts",
     "Verdict": "elflow.report.verdicts",
     "judge": "elflow.report.verdicts",
     "measure": "elflow.report.findings",

@@ -1,31 +1,17 @@
-"""Comparison of real and sampled rows: marginal distributions, correlations, and a classifier two-sample test."""
+"""Comparison of real and sampled rows: marginal distributions, and which columns depend on each other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.inspection import permutation_importance
-from sklearn.model_selection import GroupKFold
 
 from elflow.report._tables import Column
 
-__all__ = [
-    "Correlations",
-    "Marginal",
-    "TwoSample",
-    "compare_correlations",
-    "compare_marginal",
-    "compute_auc",
-    "run_two_sample_test",
-    "select_dependent",
-]
+__all__ = ["SIGNIFICANCE", "Marginal", "compare_marginal", "select_dependent"]
 
 Floats = NDArray[np.float64]
 
@@ -36,14 +22,7 @@ PLOTTED_QUANTILES = (0.005, 0.995)
 """Range of a plot: without a limit, a few outliers would squeeze all other values into one bin."""
 SIGNIFICANCE = 0.01
 """Default significance of a difference between marginal distributions."""
-N_FOLDS = 5
-MIN_CLASSIFIER_ROWS = 10
-"""Real rows, and sampled rows, below which no classifier is trained."""
-MAX_CLASSIFIER_LABELS = 200
-"""Number of labels that the classifier distinguishes; rarer ones share a code."""
 N_INFORMATION_BINS = 8
-MIN_IMPORTANCE = 0.01
-"""Loss of AUC from which a column counts as informative."""
 
 
 @dataclass(frozen=True)
@@ -69,38 +48,6 @@ class Marginal:
     difference between the shares of missing values if that is larger."""
     limit: float
     """Distance up to which chance explains it."""
-
-
-@dataclass(frozen=True)
-class Correlations:
-    """Spearman rank correlations between columns, 0 for a constant column."""
-
-    names: tuple[str, ...]
-    real: Floats
-    """Correlations of the real rows, `(columns, columns)`."""
-    sampled: Floats
-    """Correlations of the sampled rows, `(columns, columns)`."""
-
-    def largest_differences(self, count: int) -> list[tuple[str, str, float, float]]:
-        """The pairs of columns with the largest difference, each with its real and its sampled correlation."""
-        i, j = np.tril_indices(len(self.names), -1)
-        order = np.argsort(-np.abs(self.sampled - self.real)[i, j], kind="stable")[:count]
-        pairs = zip(i[order], j[order], strict=True)
-        return [(self.names[b], self.names[a], float(self.real[a, b]), float(self.sampled[a, b])) for a, b in pairs]
-
-
-@dataclass(frozen=True)
-class TwoSample:
-    """Result of the two-sample test: how well a classifier distinguishes real from sampled rows."""
-
-    auc: float
-    """Area under the ROC curve, cross-validated: 0.5 for indistinguishable rows, 1 for perfect separation."""
-    error: float
-    """Standard error of `auc`."""
-    n_rows: int
-    """Number of real rows, and of sampled rows."""
-    top_columns: tuple[tuple[str, float], ...]
-    """The most informative columns, each with the loss of AUC when it is shuffled; empty for an AUC close to 0.5."""
 
 
 def compare_marginal(column: Column, significance: float = SIGNIFICANCE) -> Marginal:
@@ -193,65 +140,3 @@ def _estimate_information(a: NDArray[np.int64], b: NDArray[np.int64]) -> float:
     seen = joint > 0
     bias = ((joint.sum(1) > 0).sum() - 1) * ((joint.sum(0) > 0).sum() - 1) / (2 * len(a))
     return float((joint[seen] * np.log(joint[seen] / product[seen])).sum() - bias)
-
-
-def compare_correlations(columns: Sequence[Column]) -> Correlations:
-    """Compute rank correlations of real and of sampled rows, over the rows in which both columns have a value."""
-    real, sampled = (
-        pd.DataFrame(dict(enumerate(values))).corr(method="spearman", min_periods=3).fillna(0).to_numpy()
-        for values in ([c.real for c in columns], [c.sampled for c in columns])
-    )
-    return Correlations(tuple(c.name for c in columns), real, sampled)
-
-
-def run_two_sample_test(columns: Sequence[Column], random_state: int) -> TwoSample | None:
-    """Cross-validate a gradient-boosting classifier of real and sampled rows; None if there are too few rows.
-
-    The real and the sampled row with the same index are in the same fold, because they share their context.
-    """
-    count = min(len(columns[0].real), len(columns[0].sampled))
-    if count < MIN_CLASSIFIER_ROWS:
-        return None
-    x = np.column_stack(
-        [np.append(_merge_labels(c, c.real[:count]), _merge_labels(c, c.sampled[:count])) for c in columns]
-    )
-    y, group = np.repeat([0, 1], count), np.tile(np.arange(count), 2)
-    aucs, variances, losses = [], [], np.zeros(len(columns))
-    classifier = HistGradientBoostingClassifier(
-        max_leaf_nodes=15,
-        min_samples_leaf=min(20, max(2, count // 10)),
-        categorical_features=[c.has_labels for c in columns],
-        early_stopping=False,
-        random_state=random_state,
-    )
-    for train, test in GroupKFold(N_FOLDS, shuffle=True, random_state=random_state).split(x, y, group):
-        classifier.fit(x[train], y[train])
-        score = classifier.decision_function(x[test])
-        auc, variance = compute_auc(score[y[test] == 0], score[y[test] == 1])
-        aucs.append(auc)
-        variances.append(variance)
-        if len(aucs) == N_FOLDS:  # one fold is enough to rank the columns
-            importance: Any = permutation_importance(
-                classifier, x[test], y[test], scoring="roc_auc", n_repeats=3, random_state=random_state
-            )
-            losses = importance.importances_mean
-    auc, error = float(np.mean(aucs)), float(np.sqrt(np.sum(variances)) / N_FOLDS)
-    order = [int(k) for k in np.argsort(-losses, kind="stable")[:3] if losses[k] > MIN_IMPORTANCE]
-    top_columns = tuple((columns[k].name, float(losses[k])) for k in order) if auc > 0.5 + 2 * error else ()
-    return TwoSample(auc, error, count, top_columns)
-
-
-def _merge_labels(column: Column, values: Floats) -> Floats:
-    return np.minimum(values, MAX_CLASSIFIER_LABELS) if column.has_labels else values
-
-
-def compute_auc(low: Floats, high: Floats) -> tuple[float, float]:
-    """Area under the ROC curve for scores that should be low and scores that should be high, and its variance.
-
-    The variance is that of DeLong et al. (1988).
-    """
-    ranks = stats.rankdata(np.append(low, high))
-    of_low = (ranks[: len(low)] - stats.rankdata(low)) / len(high)  # share of high scores below each low score
-    of_high = (ranks[len(low) :] - stats.rankdata(high)) / len(low)
-    variance = sum(np.var(part, ddof=1) / len(part) for part in (of_low, of_high) if len(part) > 1)
-    return float(of_high.mean()), float(variance)

@@ -7,8 +7,9 @@ __all__ = ["CSS"]
 CSS = """
 .two { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 18px; margin: 18px 0; }
 .two > .card { margin: 0; }
-.tiles { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 14px; margin: 20px 0; }
+.tiles { display: flex; flex-wrap: wrap; gap: 14px; margin: 20px 0; }
 .tile {
+  flex: 1 1 22%;
   background: var(--card); border: 1px solid var(--line); border-top: 4px solid var(--level, var(--line));
   border-radius: 12px; padding: 14px 16px; min-width: 0;
 }
@@ -67,7 +68,7 @@ table.figures { margin: 10px 0 0; }
 @media (max-width: 860px) {
   .two, .heats { grid-template-columns: minmax(0, 1fr); }
   .heats figure { max-width: 420px; margin: 0 auto; width: 100%; }
-  .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  .tile { flex-basis: 40%; }
 }
 @media (max-width: 560px) {
   .tile { padding: 11px 12px; }

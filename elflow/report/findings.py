@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from elflow._checks import check_count
-from elflow.report._compare import (
-    SIGNIFICANCE,
-    Correlations,
-    Marginal,
-    TwoSample,
-    compare_correlations,
-    compare_marginal,
-    run_two_sample_test,
-    select_dependent,
-)
+from elflow.report._anomalies import Anomaly, find_anomalies
+from elflow.report._compare import SIGNIFICANCE, Marginal, compare_marginal, select_dependent
+from elflow.report._correlations import Correlations, compare_correlations
 from elflow.report._pit import Pit, pits
+from elflow.report._scores import Score, compare_with_baselines, make_score, standard_error, subtract_means
 from elflow.report._tables import Column, pair_columns, take_rows, to_frame
-from elflow.report.baselines import fit_baselines
-from elflow.tabular import N_DRAWS, ContextTable, FlowDensity, Table, table_kind
+from elflow.report._two_sample import TwoSample, run_two_sample_test
+from elflow.tabular import ContextTable, FlowDensity, Table, table_kind
 from elflow.training import Training
 
 __all__ = ["Anomaly", "Column", "Correlations", "Findings", "Marginal", "Pit", "Score", "TwoSample", "measure"]
@@ -44,12 +36,12 @@ MAX_TEST_SHARE = 1 / 3
 """Share of the used rows that may be test rows if there are enough training rows."""
 MIN_TRAINING_SHARE = 1.0
 """Number of training rows for each held-out row below which the baselines are fitted to held-out rows, too."""
-MIN_COMPARED_ROWS = 10
-"""Number of rows without atoms below which there are no baselines."""
-MIN_ATOM_ROWS, MIN_ATOM_SHARE = 5, 0.01
-"""Number and share of rows from which on a value of a continuous column is an atom."""
-MAX_SAMPLES = 4000
-MIN_SAMPLES = 1000
+MAX_COMPARED_ROWS = 4000
+MIN_SAMPLES, MAX_SAMPLES = 1000, 10_000
+MAX_SAMPLED_NUMBERS = 200_000
+"""Limit of samples times features, unless there are fewer samples than compared rows."""
+MAX_SAMPLES_PER_ROW = 10
+"""Number of samples for each real row in the two-sample test, at most: more hardly increase its power."""
 MAX_JUDGED_ROWS = 2000
 MIN_JUDGED_ROWS = 100
 """With fewer test rows, the classifier and the PIT histograms use other rows too."""
@@ -60,38 +52,6 @@ MAX_PIT_NUMBERS = 24_000
 MAX_INVERTED_ROWS = 500
 MAX_PAIRED_COLUMNS = 5
 MAX_CORRELATED_COLUMNS = 60
-N_ANOMALIES = 10
-EXTREME_SHARE = 0.005
-"""A value is extreme if at most this share of its column is as far out on the same side, or has the same label."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """Mean log-density of rows under one model, in nats."""
-
-    name: str
-    detail: str
-    mean: float
-    error: float
-    """Standard error of `mean`."""
-    gain: float
-    """Mean advantage of the reported model over this one, row by row: positive if the reported model is better."""
-    gain_error: float
-    """Standard error of `gain`."""
-
-
-@dataclass(frozen=True)
-class Anomaly:
-    """One of the least likely rows."""
-
-    row: int
-    """Index of the row in the table, from 0."""
-    log_density: float
-    anomaly_score: float
-    """See `FlowDensity.anomaly_score`."""
-    values: tuple[Any, ...]
-    is_extreme: tuple[bool, ...]
-    """For each value, whether it is extreme within its column."""
 
 
 @dataclass(frozen=True)
@@ -217,18 +177,19 @@ def measure(
 
     log_density = est.score_samples(X, context=context)
     of_test, of_training = log_density[: len(test)], log_density[len(test) :][origins[train] == "training"]
-    comparison = _compare_with_baselines(est, X, len(test), of_test, random_state)
+    comparison = compare_with_baselines(est, X, len(test), of_test, random_state)
     of_compared = of_test[comparison.is_compared] if comparison.baselines else of_test
 
-    compared = np.arange(min(len(used), MAX_SAMPLES))
-    n_samples = len(compared) if context is not None else max(len(compared), MIN_SAMPLES)
-    sampled = to_frame(_draw_samples(est, n_samples, take_rows(context, compared), random_state), est.schema_)
-    columns = pair_columns(est.schema_, real, sampled)
+    compared = np.arange(min(len(used), MAX_COMPARED_ROWS))
     has_enough_test_rows = len(test) >= MIN_JUDGED_ROWS
     n_judged = min(len(test) if has_enough_test_rows else len(compared), MAX_JUDGED_ROWS)
     judged, inverted = compared[:n_judged], compared[:MAX_INVERTED_ROWS]
+    per_row = _choose_samples_per_row(n_judged, est.schema_.features)
+    n_samples = len(compared) if context is not None else max(len(compared), MIN_SAMPLES, per_row * n_judged)
+    columns = pair_columns(est.schema_, real, _draw(est, n_samples, take_rows(context, compared), random_state))
+    judged_columns = _take_judged(est, real[:n_judged], columns, take_rows(context, judged), per_row, random_state)
     with threadpool_limits(1):  # for trees this small, several threads are slower than one
-        two_sample = run_two_sample_test(_take_judged(est, columns, context, n_judged), random_state)
+        two_sample = run_two_sample_test(judged_columns, random_state)
     return Findings(
         flow=est.flow,
         n_parameters=est.n_parameters_,
@@ -243,11 +204,11 @@ def measure(
         n_new_rows=int((origins == "new").sum()),
         n_train=len(train),
         n_test=len(test),
-        gap=_subtract_means(of_training, of_test) if (origins[test] != "training").all() else np.nan,
-        gap_error=float(np.hypot(_standard_error(of_test), _standard_error(of_training))),
+        gap=subtract_means(of_training, of_test) if (origins[test] != "training").all() else np.nan,
+        gap_error=float(np.hypot(standard_error(of_test), standard_error(of_training))),
         n_impossible=int(np.isneginf(of_test).sum()),
-        scores=(_make_score("This model", est.flow, of_test, of_test), *comparison.baselines),
-        compared=_make_score("This model", est.flow, of_compared, of_compared),
+        scores=(make_score("This model", est.flow, of_test, of_test), *comparison.baselines),
+        compared=make_score("This model", est.flow, of_compared, of_compared),
         n_compared=int(comparison.is_compared.sum()),
         atomic=comparison.atomic,
         columns=columns,
@@ -256,7 +217,7 @@ def measure(
         paired=select_dependent(columns, MAX_PAIRED_COLUMNS),
         pits=_transform_columns(est, columns, take_rows(X, judged), take_rows(context, judged), random_state),
         correlations=compare_correlations(columns[:MAX_CORRELATED_COLUMNS]),
-        anomalies=_find_anomalies(est, log_density, used, real, columns),
+        anomalies=find_anomalies(est, log_density, used, real, columns),
         two_sample=two_sample,
         has_enough_test_rows=has_enough_test_rows,
         warnings=_collect_warnings(est),
@@ -294,76 +255,19 @@ def _split_rows(origins: NDArray[np.str_], max_rows: int, rng: np.random.Generat
     return held_out[: n_used // 2], train[: max_rows - n_used // 2]
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """The baselines, and the test rows on which the model is compared with them."""
-
-    baselines: list[Score]
-    is_compared: NDArray[np.bool_]
-    """Mask of the test rows that are compared, `(N,)`."""
-    atomic: tuple[str, ...]
-    """Names of continuous columns in which some values are frequent."""
+def _choose_samples_per_row(n_rows: int, features: int) -> int:
+    """Number of samples for each real row of the two-sample test: ten, or as many as keep the time bounded."""
+    limit = min(MAX_SAMPLES, MAX_SAMPLED_NUMBERS // features)
+    return int(np.clip(limit // max(n_rows, 1), 1, MAX_SAMPLES_PER_ROW))
 
 
-def _compare_with_baselines(est: FlowDensity, X: Table, n_test: int, of_test: Floats, random_state: int) -> _Comparison:
-    """Score the baselines, in the units of the data and with as many draws per discrete value as the model.
-
-    A frequent value of a continuous column, an atom, has a probability rather than a density. A baseline of which a
-    component shrinks to the atom would have any density there. Therefore baselines model the rows without atoms, times
-    the share of these rows, and are compared on such rows. Mixed columns, whose atoms are cells, need no exception.
-    """
-    test, train = take_rows(X, np.arange(n_test)), take_rows(X, np.arange(n_test, len(X)))
-    draws = [est.encode(test, random_state=draw) for draw in range(N_DRAWS if est.schema_.cells else 1)]
-    z, log_volume = (np.stack(parts) for parts in zip(*draws, strict=True))
-    z_train, log_volume_train = est.encode(train)
-    # Values outside the bounds of a column, where densities are zero, are encoded as the bound: this is no atom.
-    atoms = [_find_atoms(values[np.isfinite(log_volume_train)]) for values in z_train.T]
-    atomic = tuple(name for name in est.schema_.names if any(len(atoms[k]) for k in est.schema_.positions(name)))
-    has_atom, has_atom_train = (
-        np.any([np.isin(values, some) for values, some in zip(rows.T, atoms, strict=True)], axis=0)
-        & np.isfinite(volumes)
-        for rows, volumes in ((z[0], log_volume[0]), (z_train, log_volume_train))
-    )
-    if (~has_atom).sum() < MIN_COMPARED_ROWS or (~has_atom_train).sum() < MIN_COMPARED_ROWS:
-        return _Comparison([], np.zeros(n_test, dtype=bool), atomic)
-    log_share = np.log((~has_atom_train).mean())
-    scores = []
-    for baseline in fit_baselines(z_train[~has_atom_train], random_state=random_state):
-        of_draws = baseline.log_density(z[:, ~has_atom]) + log_volume[:, ~has_atom] + log_share
-        log_density = logsumexp(of_draws, axis=0) - np.log(len(draws))
-        scores.append(_make_score(baseline.name, baseline.detail, log_density, of_test[~has_atom]))
-    return _Comparison(scores, ~has_atom, atomic)
-
-
-def _find_atoms(values: Floats) -> Floats:
-    """Frequent values of a feature. Discrete columns have none, as their values become random points of cells."""
-    distinct, counts = np.unique(values, return_counts=True)
-    return distinct[counts >= max(MIN_ATOM_ROWS, MIN_ATOM_SHARE * len(values))]
-
-
-def _make_score(name: str, detail: str, log_density: Floats, of_model: Floats) -> Score:
-    with np.errstate(invalid="ignore"):
-        gains = np.where(of_model == log_density, 0.0, of_model - log_density)  # 0 if both are minus infinity
-    mean, gain = float(log_density.mean()), float(gains.mean())
-    return Score(name, detail, mean, _standard_error(log_density), gain, _standard_error(gains))
-
-
-def _subtract_means(a: Floats, b: Floats) -> float:
-    """Difference of means; NaN if a value is infinite, or one side is empty."""
-    is_defined = len(a) and len(b) and np.isfinite(a).all() and np.isfinite(b).all()
-    return float(a.mean() - b.mean()) if is_defined else np.nan
-
-
-def _standard_error(values: Floats) -> float:
-    """Standard error of the mean; NaN for fewer than two values, or if one is infinite."""
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 and np.isfinite(values).all() else np.nan
-
-
-def _draw_samples(est: FlowDensity, count: int, context: ContextTable | None, random_state: int) -> Table:
-    """Draw samples; with a context, one for each of its rows."""
+def _draw(
+    est: FlowDensity, count: int, context: ContextTable | None, random_state: int, per_row: int = 1
+) -> pd.DataFrame:
+    """Draw `count` samples; with a context, `per_row` for each of its rows."""
     if context is None:
-        return est.sample(count, random_state=random_state)
-    return est.sample(1, context=context, random_state=random_state)
+        return to_frame(est.sample(count, random_state=random_state), est.schema_)
+    return to_frame(est.sample(per_row, context=context, random_state=random_state), est.schema_)
 
 
 def _compare_marginals(columns: Sequence[Column]) -> tuple[Marginal, ...]:
@@ -372,13 +276,22 @@ def _compare_marginals(columns: Sequence[Column]) -> tuple[Marginal, ...]:
     return tuple(sorted(marginals, key=lambda marginal: -marginal.distance))
 
 
-def _take_judged(est: FlowDensity, columns: Sequence[Column], context: ContextTable | None, count: int) -> list[Column]:
-    """The first rows of each column, and of the context, which is the same for real and sampled rows."""
-    first = [Column(c.name, c.kind, c.real[:count], c.sampled[:count], c.labels) for c in columns]
-    if est.context_schema_ is not None:
-        shared = to_frame(context, est.context_schema_).iloc[:count]
-        first += pair_columns(est.context_schema_, shared, shared)
-    return first
+def _take_judged(
+    est: FlowDensity,
+    real: pd.DataFrame,
+    columns: Sequence[Column],
+    context: ContextTable | None,
+    per_row: int,
+    random_state: int,
+) -> list[Column]:
+    """Columns of the judged rows and of `per_row` samples for each of them, and the context, which both share."""
+    if est.context_schema_ is None:
+        n_samples = per_row * len(real)
+        return [Column(c.name, c.kind, c.real[: len(real)], c.sampled[:n_samples], c.labels) for c in columns]
+    own = pair_columns(est.schema_, real, _draw(est, len(real), context, random_state, per_row))
+    shared = to_frame(context, est.context_schema_)
+    repeated = shared.iloc[np.repeat(np.arange(len(shared)), per_row)]
+    return [*own, *pair_columns(est.context_schema_, shared, repeated)]
 
 
 def _transform_columns(
@@ -390,32 +303,3 @@ def _transform_columns(
     ordered = sorted(columns, key=lambda column: column.has_labels)
     names = [column.name for column in ordered[: int(np.clip(numbers // len(some), 2, MAX_PIT_COLUMNS))]]
     return pits(est, take_rows(X, some), take_rows(context, some), names, random_state)
-
-
-def _find_anomalies(
-    est: FlowDensity, log_density: Floats, rows: Ints, real: pd.DataFrame, columns: Sequence[Column]
-) -> tuple[Anomaly, ...]:
-    lowest = np.argsort(log_density, kind="stable")[:N_ANOMALIES]
-    is_extreme = np.column_stack([_mark_extremes(column)[lowest] for column in columns])
-    return tuple(
-        Anomaly(
-            int(rows[i]),
-            float(log_density[i]),
-            float(percentile),
-            tuple(real[name].iloc[i] for name in real.columns),
-            tuple(bool(mark) for mark in marks),
-        )
-        for i, percentile, marks in zip(lowest, est.percentiles(log_density[lowest]), is_extreme, strict=True)
-    )
-
-
-def _mark_extremes(column: Column) -> NDArray[np.bool_]:
-    """Whether each real value is extreme in its column, or has a rare label."""
-    values = column.real
-    if column.has_labels:
-        shares = np.bincount(values[~np.isnan(values)].astype(int), minlength=1) / len(values)
-        return np.array([not np.isnan(v) and shares[int(v)] <= EXTREME_SHARE for v in values])
-    order = np.sort(values[~np.isnan(values)])
-    limit = max(EXTREME_SHARE * len(order), 1)
-    below, above = np.searchsorted(order, values, "right"), len(order) - np.searchsorted(order, values, "left")
-    return ~np.isnan(values) & (np.minimum(below, above) <= limit)

@@ -10,9 +10,11 @@ from elflow.report._format import format_count, format_error, format_number, to_
 from elflow.report._pit import Pit
 from elflow.report.findings import Findings
 
-__all__ = ["RESIDUAL_LIMITS", "Verdict", "auc_limits", "judge"]
+__all__ = ["LEVELS", "RESIDUAL_LIMITS", "Verdict", "auc_limits", "judge"]
 
 Level = Literal["good", "fair", "poor", ""]
+LEVELS = {"good": "Good", "fair": "Fair", "poor": "Poor", "": "Not rated"}
+"""The levels in words."""
 
 AUC_LIMITS = (0.55, 0.7)
 """Upper limits of good and of fair, here and below: for the AUC of the two-sample test, at least. See `auc_limits`."""
@@ -22,6 +24,8 @@ RESIDUAL_LIMITS = (1e-3, 1e-1)
 """For the inverse residual."""
 MARGINAL_LIMITS = (0.03, 0.1)
 """For the distance between the real and the sampled distribution of a column, if chance does not explain it."""
+CORRELATION_LIMITS = (0.05, 0.15)
+"""For the difference between a real and a sampled rank correlation, if chance does not explain it."""
 PIT_LIMITS = (0.0, 0.15)
 """For the distance of PIT values from a uniform distribution, if chance does not explain it."""
 PIT_SIGNIFICANCE = 0.01
@@ -53,7 +57,7 @@ class Verdict:
 
 
 def judge(found: Findings) -> tuple[Verdict, ...]:
-    """Rate the log-likelihood, the gain over the baselines, the worst column, calibration, samples and the inverse.
+    """Rate the log-likelihood, the gain over baselines, the worst column and pair, calibration, samples, the inverse.
 
     Example:
         >>> import numpy
@@ -64,12 +68,13 @@ def judge(found: Findings) -> tuple[Verdict, ...]:
         >>> [verdict.title for verdict in judge(found)][:3]
         ['Held-out log-likelihood', 'Gain over the best baseline', 'Worst column']
         >>> [verdict.title for verdict in judge(found)][3:]
-        ['Calibration', 'Two-sample test', 'Inverse residual']
+        ['Worst pair', 'Calibration', 'Two-sample test', 'Inverse residual']
     """
     return (
         _judge_likelihood(found),
         _judge_gain(found),
         _judge_marginals(found),
+        _judge_correlations(found),
         _judge_calibration(found),
         _judge_samples(found),
         _judge_inverse(found),
@@ -183,6 +188,25 @@ def _judge_marginals(found: Findings) -> Verdict:
     return Verdict("Worst column", f"{worst.distance:.1%}", "difference of real and sampled values", level, reading)
 
 
+def _judge_correlations(found: Findings) -> Verdict:
+    title, unit, worst = "Worst pair", "difference of rank correlations", found.correlations.worst
+    if worst is None:
+        return Verdict(title, "none", unit, "", "One column alone has no correlations.")
+    names = " and ".join(to_printable(name) for name in worst.names)
+    value = format_number(worst.difference, signed=True)
+    if worst.is_chance:
+        reading = f"{names}: a difference of up to {worst.limit:.2f} may be chance."
+        return Verdict(title, value, unit, "good", reading)
+    level = _rate(abs(worst.difference), CORRELATION_LIMITS)
+    values = f"{format_number(worst.real)} in real rows and {format_number(worst.sampled)} in sampled rows"
+    reading = {
+        "good": f"{names}: {values}, a small difference.",
+        "fair": f"{names}: {values}. Samples reproduce this dependence only roughly.",
+        "poor": f"{names}: {values}. Samples do not reproduce this dependence.",
+    }[level]
+    return Verdict(title, value, unit, level, reading)
+
+
 def _judge_calibration(found: Findings) -> Verdict:
     title, unit = "Calibration", "largest deviation of PIT values"
     if not found.pits:
@@ -193,9 +217,17 @@ def _judge_calibration(found: Findings) -> Verdict:
         reading = (
             f"Conditional distributions agree with {format_count(len(worst.values), 'row')}: deviations may be chance."
         )
-        return Verdict(title, value, unit, "good", reading)
+        return Verdict(title, value, unit, "good", reading + _describe_training_rows(found))
     level = _rate(worst.distance, PIT_LIMITS)
-    return Verdict(title, value, unit, level, f"{name}: its conditional distributions are {_describe_pit(worst)}.")
+    reading = f"{name}: its conditional distributions are {_describe_pit(worst)}."
+    return Verdict(title, value, unit, level, reading + _describe_training_rows(found))
+
+
+def _describe_training_rows(found: Findings) -> str:
+    """Sentence to add if rows other than test rows were used too; empty otherwise."""
+    if found.has_enough_test_rows or not found.n_training_rows:
+        return ""
+    return " These include training rows, as there are few others."
 
 
 def _describe_pit(pit: Pit) -> str:
@@ -220,12 +252,13 @@ def _judge_samples(found: Findings) -> Verdict:
         return Verdict(title, value, unit, "", reading)
     level = _rate(test.auc, limits)
     by = f", mainly by {to_printable(test.top_columns[0][0])}" if test.top_columns else ""
+    rows = f"{test.n_sampled:,} sampled from {format_count(test.n_rows, 'real row')}"
     reading = {
-        "good": f"A classifier of {format_count(test.n_rows, 'row')} can hardly distinguish sampled from real rows.",
+        "good": f"A classifier can hardly distinguish {rows}.",
         "fair": f"A classifier distinguishes some sampled rows from real rows{by}.",
         "poor": f"A classifier distinguishes sampled rows from real rows{by}.",
     }[level]
-    return Verdict(title, value, unit, level, reading)
+    return Verdict(title, value, unit, level, reading + _describe_training_rows(found))
 
 
 def _judge_inverse(found: Findings) -> Verdict:

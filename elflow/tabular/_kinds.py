@@ -285,59 +285,6 @@ def warn_about_fill_values(name: str, x: FloatArray, atoms: FloatArray) -> None:
         )
 
 
-def datetimes_to_integers(
-    name: str, present: pd.Series, unit: str | None = None, local: bool = False, zone: str | None = None
-) -> tuple[IntArray, str]:
-    """Convert datetimes to counts since 1970, and return the unit of these.
-
-    Arguments:
-        name: Name of the column, for errors.
-        present: Datetimes or strings in ISO format, none of them missing; those with a time zone are converted to UTC.
-        unit: Unit to convert to, such as `"ns"`; None keeps that of the column.
-        local: Whether datetimes with a time zone are in local time instead.
-        zone: Time zone to convert to; None keeps that of the column.
-    """
-    if pd.api.types.is_string_dtype(present.dtype) and len(present):
-        present = parse_iso_datetimes(name, present, zone)
-    if not pd.api.types.is_datetime64_any_dtype(present.dtype):
-        raise ValueError(f"column {name!r} must hold datetimes, got {present.dtype}")
-    try:
-        present = present.astype(present.dtype.numpy_dtype) if hasattr(present.dtype, "pyarrow_dtype") else present
-        if zone is not None and present.dt.tz is not None:
-            present = present.dt.tz_convert(zone)
-        if present.dt.tz is None:
-            naive = present
-        else:
-            naive = (present if local else present.dt.tz_convert("UTC")).dt.tz_localize(None)
-        naive = naive if unit is None else naive.dt.as_unit(unit)
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"column {name!r} must hold datetimes that fit into 64 bits, got {error}") from None
-    array = naive.to_numpy()
-    return array.astype(np.int64), str(np.datetime_data(array.dtype)[0])
-
-
-def parse_iso_datetimes(name: str, present: pd.Series, zone: str | None) -> pd.Series:
-    """Datetimes from strings in ISO format; strings without a time zone are in that of the column, if it has one."""
-    try:
-        parsed = pd.to_datetime(present, format="ISO8601", utc=zone is not None and has_zone(str(present.iloc[0])))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"column {name!r} must hold datetimes, or strings in ISO format, got {error}") from None
-    if zone is not None and parsed.dt.tz is None:
-        parsed = parsed.dt.tz_localize(zone, ambiguous=np.ones(len(parsed), bool), nonexistent="shift_forward")
-    return parsed
-
-
-def has_zone(text: str) -> bool:
-    """Whether a datetime in ISO format has an offset from UTC.
-
-    Example:
-        >>> has_zone("2024-03-01 12:00+01:00"), has_zone("2024-03-01")
-        (True, False)
-    """
-    time = text.strip()[10:]
-    return time.endswith("Z") or "+" in time or "-" in time
-
-
 def find_integer_step(numbers: IntArray) -> int:
     """Greatest common divisor of integers, or a multiple of it if the integers span too much otherwise."""
     step = max(1, int(np.gcd.reduce(numbers)))

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from elflow._checks import warn_user
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_context
 from elflow.tabular._inputs import TableEstimator
@@ -83,6 +84,10 @@ class ConditionalQueries(TableEstimator):
     ) -> NDArray[Any]:
         """Quantiles of a column in each row, given all other columns and the context.
 
+        Quantiles of categories without an order depend on the order in which the schema has them, by frequency for
+        strings, and give a warning. The probabilities of categories are differences of `conditional_cdf` at consecutive
+        categories.
+
         Arguments:
             X: The table, `(N, columns)`. Values of the column itself are ignored, and may be missing or left out. None
                 if there are no other columns: quantiles are then given the context only.
@@ -105,6 +110,11 @@ class ConditionalQueries(TableEstimator):
         """
         check_is_fitted(self, "model_")
         name, probabilities = self._check_quantile_arguments(column, q)
+        if not self.schema_.column(name).has_order:
+            warn_user(
+                f"column {name!r} has categories without an order: its quantiles depend on the arbitrary order of the "
+                "categories in the schema. Their probabilities are differences of conditional_cdf at consecutive ones"
+            )
         if X is None:
             X = self._make_rows(name, context)
         frame = self._as_frame(X)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
-from elflow.tabular import _grids, _kinds
+from elflow.tabular import _grids, _kinds, _times
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 from elflow.tabular._kinds import COLUMN_KINDS, Declaration, Level
 from elflow.tabular._maps import Steps, Warp
@@ -107,9 +107,9 @@ class Column:
             facts["levels"] = _kinds.list_levels(values, present)
             facts["ordered"] = bool(getattr(values.dtype, "ordered", False))
         elif kind == "datetime":
-            counts, facts["unit"] = _kinds.datetimes_to_integers(name, present)
+            counts, facts["unit"] = _times.datetimes_to_integers(name, present)
             facts["step"] = _kinds.find_integer_step(counts)
-            local = _kinds.datetimes_to_integers(name, present, local=True)[0]
+            local = _times.datetimes_to_integers(name, present, local=True)[0]
             if (local_step := _kinds.find_integer_step(local)) > facts["step"]:
                 facts |= {"step": local_step, "local": True}
         elif kind in ("continuous", "integer"):
@@ -150,11 +150,31 @@ class Column:
         return not (self.is_discrete or self.dithered or self.shares)
 
     @property
+    def has_order(self) -> bool:
+        """Whether the order of the values has a meaning: not that of strings, or of numbers declared as categories."""
+        if self.kind != "category" or self.ordered or self.levels is None:
+            return True
+        return all(isinstance(level, int | float) for level in self.levels) and list(self.levels) == sorted(self.levels)
+
+    @property
     def z_range(self) -> tuple[float, float]:
         """Range of z that contains all but a negligible part of the column's distribution."""
         if isinstance(self.map, Steps):
             return -8.0, 8.0
         return min(-10.0, self.map.first - 2), max(10.0, self.map.last + 2)
+
+    @property
+    def _zone(self) -> str | None:
+        """Time zone of a column of datetimes, if it has one."""
+        dtype = pd.api.types.pandas_dtype(self.dtype) if self.kind == "datetime" else None
+        return str(dtype.tz) if isinstance(dtype, pd.DatetimeTZDtype) else None
+
+    def parse_times(self, values: pd.Series) -> pd.Series:
+        """The values of a column of datetimes, `(N,)`, with strings in ISO format parsed; other values unchanged."""
+        present = _kinds.convert_objects(self.name, values[values.notna()]) if self.kind == "datetime" else values[:0]
+        if not len(present) or not pd.api.types.is_string_dtype(present.dtype):
+            return values
+        return _times.parse_iso_datetimes(self.name, present, self._zone).reindex(values.index)
 
     def encode(self, values: pd.Series) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Cells of values, `(N,)`.
@@ -312,9 +332,7 @@ class Column:
             )
             return np.where(codes < 0, len(self.levels), codes).astype(np.int64)
         if self.kind == "datetime":
-            dtype = pd.api.types.pandas_dtype(self.dtype)
-            zone = str(dtype.tz) if isinstance(dtype, pd.DatetimeTZDtype) else None
-            counts, _ = _kinds.datetimes_to_integers(self.name, present, self.unit, self.local, zone)
+            counts, _ = _times.datetimes_to_integers(self.name, present, self.unit, self.local, self._zone)
             return counts // int(self.step or 1)
         if pd.api.types.is_integer_dtype(present.dtype) and self.step == 1.0:
             if len(present) and int(present.max()) >= 2**62:
@@ -387,8 +405,8 @@ class Column:
         first, last = int(self.map.edges[0]), int(self.map.edges[-1]) - 1
         step = self.step or 1.0
         if self.kind == "datetime":
-            first_time, last_time = (pd.Timestamp(end * int(step), unit=self.unit) for end in (first, last))
-            return f"{first_time} to {last_time}".replace(" 00:00:00", "")
+            ends = [end * int(step) for end in (first, last)]
+            return _times.describe_range(ends[0], ends[1], self.unit, self._zone, self.local)
         return f"{first * step:.15g} to {last * step:.15g}" + ("" if step == 1.0 else f" in steps of {step:g}")
 
     def _describe_numbers(self) -> str:

@@ -43,6 +43,7 @@ from elflow.tabular._flow import (
     stack_members,
     to_single,
 )
+from elflow.tabular._hints import warn_about_columns
 from elflow.tabular._kinds import Declaration
 from elflow.tabular._queries import ConditionalQueries
 from elflow.tabular._random import RandomState, as_generator
@@ -526,6 +527,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         """Set the schemas of the table and of its context, and the warnings about their columns."""
         with record_warnings() as messages:
             self.schema_ = Schema.fit(frame, self.columns, self.missing).with_labels_of(X)
+            warn_about_columns(self.schema_, frame, {str(name) for name in self.columns or {}})
             self.context_schema_ = (
                 None if context is None else Schema.fit(context, None, self.missing, infer_bounds=False)
             )

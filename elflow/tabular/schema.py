@@ -232,12 +232,18 @@ class Schema:
         return np.concatenate(parts, axis=1)
 
     def align(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Select the columns of the schema, in its order; missing values must be absent where they are not modelled."""
+        """Select the columns of the schema, in its order, and parse datetimes that are strings.
+
+        Missing values must be absent where they are not modelled.
+        """
         if absent := [name for name in self.names if name not in frame.columns]:
             raise ValueError(f"the table must have the columns {self.names}, got none named {absent}")
         frame = frame[self.names]
         _check_no_missing(frame[[column.name for column in self.columns if not column.missing]], fitted=True)
-        return frame
+        times = {
+            column.name: column.parse_times(frame[column.name]) for column in self.columns if column.kind == "datetime"
+        }
+        return frame.assign(**times) if times else frame
 
     def describe(self) -> list[dict[str, Any]]:
         """Description of each column: name, kind, dtype, values in words, and whether values may be missing.

@@ -1,0 +1,129 @@
+"""Hints about columns that a density should not have: found where they are, and nowhere else."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from elflow import FlowDensity, load
+from elflow.tabular import Schema
+from elflow.tabular._hints import find_linear_dependences, is_row_number
+
+N = 2000
+RNG = np.random.default_rng(0)
+A, B, C = RNG.normal(size=(3, N))
+NET = RNG.lognormal(3, 1, N).round(2)
+TAX = (NET * RNG.choice([0.07, 0.19], N)).round(2)
+IS_FILLED = RNG.random(N) < 0.05
+
+
+def warnings_of(frame, **options):
+    """Texts of the warnings about the columns of a table."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        density = FlowDensity(**options).fit_schema(frame)
+    assert density.warnings_ == [str(one.message) for one in caught]
+    return density.warnings_
+
+
+def dependences(columns):
+    frame = pd.DataFrame(columns)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        schema = Schema.fit(frame, missing="model")
+    numbers = [column for column in schema.columns if column.kind in ("continuous", "integer")]
+    return {one.name: one.others for one in find_linear_dependences(frame, numbers)}
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"net": NET, "tax": TAX, "gross": (NET + TAX).round(2)}, {"gross": ("net", "tax")}),
+        ({"net": NET, "c": C, "tax": (0.19 * NET).round(2)}, {"tax": ("net",)}),
+        ({"celsius": A.round(3), "fahrenheit": (A * 1.8 + 32).round(3), "c": C}, {"fahrenheit": ("celsius",)}),
+        ({"a": A, "b": B, "c": C, "sum": A + B, "difference": A - B}, {"sum": ("a", "b"), "difference": ("a", "b")}),
+        ({"a": A, "c": C, "copy": A}, {"copy": ("a",)}),
+        ({"a": 1e300 * A, "small": 1e-250 * A + 1}, {}),
+        ({"a": 1e-300 * A, "large": 1e300 * A}, {"large": ("a",)}),
+        ({"i": RNG.poisson(50, N), "j": RNG.poisson(50, N)}, {}),
+        ({"a": np.where(IS_FILLED, np.nan, A), "b": B, "sum": A + B}, {"sum": ("a", "b")}),
+        ({"constant": 1.5, "a": A, "twice": 2 * A}, {"twice": ("a",)}),
+    ],
+    ids=[
+        "sum", "rounded product", "both are rounded", "two functions", "copy", "lost digits", "any scale",
+        "independent integers", "missing values", "constant",
+    ],
+)  # fmt: skip
+def test_linear_functions_are_found(columns, expected):
+    assert dependences(columns) == expected
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"a": A, "b": A + 1e-4 * B},
+        {"a": A.round(3), "b": (A + 0.003 * B).round(3)},
+        {"a": np.where(IS_FILLED, -1e9, A), "b": np.where(IS_FILLED, -1e9, B)},
+        {"a": np.append(A, 1e13), "b": np.append(B, 1e13)},
+        {f"is {k}": (np.arange(N) % 3 == k).astype(int) for k in range(3)},
+        {f"rare {k}": np.where(np.arange(N) < 3, A + k, 0.0) for k in range(4)},
+        {f"column {k}": values for k, values in enumerate(RNG.normal(size=(70, 60)))},
+        {f"heavy {k}": values for k, values in enumerate(RNG.standard_cauchy((4, N)))},
+        {"a": A, "square": A**2},
+    ],
+    ids=[
+        "noise",
+        "more than rounding",
+        "fill values",
+        "outliers",
+        "indicators",
+        "rare",
+        "few rows",
+        "heavy tails",
+        "not linear",
+    ],
+)
+def test_other_columns_are_not_taken_for_linear_functions(columns):
+    assert dependences(columns) == {}
+
+
+def test_wide_tables_are_searched():
+    x = RNG.normal(size=(6000, 120)) @ RNG.normal(size=(120, 120))
+    x[:, 50], x[:, 90] = x[:, 3] - x[:, 7], 2 * x[:, 51] + 1
+    names = [f"x{k}" for k in range(120)]
+    assert dependences(dict(zip(names, x.T, strict=True))) == {"x50": ("x3", "x7"), "x90": ("x51",)}
+
+
+def test_row_numbers():
+    assert is_row_number(pd.Series(range(100)))
+    assert is_row_number(pd.Series(range(1000, 0, -10)))
+    for values in (range(40), [1] * 100, [*range(99), 100], RNG.permutation(100), np.arange(100.0)):
+        assert not is_row_number(pd.Series(values))
+    assert not is_row_number(pd.Series([*range(99), None], dtype="Int64"))
+
+
+def test_warnings_name_the_columns():
+    frame = pd.DataFrame({"index": range(N), "a": A, "b": B, "sum": A + B, "unit": "kg", "year": 2024})
+    numbered, constant, linear = warnings_of(frame)
+    assert numbered == "column 'index' numbers the rows: drop it (--drop 'index') unless it has another meaning"
+    assert constant == "columns 'unit', 'year' are constant and add nothing to the density: drop them"
+    assert linear.startswith("column 'sum' is a linear function of 'a', 'b', up to rounding")
+    assert warnings_of(frame[["index", "a"]], columns={"index": "integer"}) == []
+    assert warnings_of(frame[["a", "b"]]) == []
+    assert warnings_of(frame[["a", "unit"]]) == [
+        "column 'unit' is constant and adds nothing to the density: drop it",
+    ]
+    holes = frame[["a", "unit"]].assign(unit=frame["unit"].where(A > 0))
+    assert warnings_of(holes, missing="model") == []  # whether the unit is known is not constant
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FlowDensity().fit_schema(frame[["a"]], context=frame[["b", "sum", "unit", "index"]].assign(a=A))
+
+
+def test_files_keep_the_warnings(tmp_path):
+    frame = pd.DataFrame({"a": A[:60], "same": 1.0})
+    with pytest.warns(UserWarning, match="column 'same' is constant"):
+        density = FlowDensity(max_steps=2, random_state=0).fit(frame)
+    density.save(tmp_path / "m.elf")
+    assert load(tmp_path / "m.elf").warnings_ == density.warnings_
