@@ -282,7 +282,7 @@ def test_simulators(tmp_path):
     report = run_bench("simulators", tmp_path, seeds="2")
     (table,) = report.tables
     assert [row[0] for row in table.rows] == ["two-moons", "slcp", "gaussian-mixture", "gaussian-linear"]
-    assert "of 4 simulators" in report.text
+    assert "Of 4 simulators" in report.text
 
 
 def test_some_models_of_tables(tmp_path, data):
