@@ -12,7 +12,7 @@ from torch.distributions import MultivariateNormal
 import elflow
 from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.whitening import Gaussian, Whitened, shrink_correlation
-from elflow.tabular.conditional import integrate_density
+from elflow.tabular._integration import integrate_density
 from elflow.training import Recipe, fit
 from elflow.training.selection import Selection
 
@@ -185,7 +185,7 @@ def test_conditionals_of_a_mixture_find_narrow_peaks(narrow):
 
     def evaluate(flow, index, points):
         z = torch.stack([first[index][:, None].expand_as(points), points], -1)
-        return flow().log_prob(z)
+        return flow().log_prob(z)[None]
 
     knots, cumulative, _ = integrate_density(evaluate, mixture, len(first), (-10.0, 10.0))
     for row, x in enumerate(first.tolist()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,42 +11,21 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri, softmax
+from scipy.special import softmax
 from scipy.stats import qmc
 from torch import Tensor, nn
 
 from elflow.flows.dequantization import Cells, Dequantized
-from elflow.flows.mixture import FlowMixture
-from elflow.flows.whitening import Gaussian
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_rows
+from elflow.tabular._integration import REFINED_QUANTILES, integrate_density, interpolate
 from elflow.tabular.schema import OutsideBoundsWarning, Schema
 from elflow.training import Rows
 
 __all__ = ["Conditional", "condition", "pit_values"]
 
-N_COARSE_POINTS = 65
-"""Number of points of the first grid."""
-REFINED_QUANTILES = ndtr(np.linspace(-5, 5, 81))
-"""Quantiles at which a refinement adds points, including far tails."""
-TEMPERATURES = (10.0, 1.0)
-"""Temperatures of the first refinements: the first flattens the log-density, so that no narrow peak is lost."""
-MAX_REFINEMENTS = 6
-"""Maximum number of further refinements."""
-MAX_CDF_CHANGE = 1e-3
-"""Maximum change of a cumulative distribution by a refinement at which there are no further ones."""
 N_CELL_DRAWS = 8
 """Number of points of the other columns' cells over which the density is averaged."""
-MAX_EVALUATIONS = 2**15
-"""Maximum number of densities that are evaluated at a time."""
-
-MEMBER_QUANTILES = REFINED_QUANTILES[::4]
-"""Quantiles of each member of a mixture that are among the first points of the mixture."""
-MAX_MEMBER_CHANGE = 0.02
-"""Maximum change of the distribution of a member, which only has to be located."""
-
-Evaluate = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""Log-density under a flow up to a constant, `(N, K)`, of the rows at N indices, `(N,)`, at K points each, `(N, K)`."""
 
 
 class Conditional:
@@ -142,7 +121,7 @@ class Conditional:
     def _continuous_cdf(self, values: pd.Series | FloatArray) -> FloatArray:
         """P(column <= value) in each row, `(N,)`, given that the column is not at an atom."""
         z = self.column.encode_upper(pd.Series(values))
-        return _interpolate(z, self.knots, self.cumulative)
+        return interpolate(z[:, None], self.knots, self.cumulative)[:, 0]
 
     def _without_cell(self, x: Cells) -> Cells:
         """The rows with an exact number in place of the column's own cell, whose volume must not count."""
@@ -154,7 +133,7 @@ class Conditional:
         return x._replace(low=low, width=width)
 
     def _log_density(self, all_rows: Rows, flow: nn.Module, index: Tensor, points: Tensor) -> Tensor:
-        """Log-density along the column under a flow, averaged over points of the other columns' cells."""
+        """Log-density along the column under a flow, `(draws, N, K)`, at points of the other columns' cells."""
         rows = all_rows.take(index)
         n_cells = len(self._model.cells)
         # One set of quasi-random points for all rows, so that results do not depend on the other rows.
@@ -162,7 +141,7 @@ class Conditional:
         z, log_volume = self._model.dequantize(rows.x, rows.context, noise if n_cells else None)
         z, log_volume = z.expand(self._n_draws, -1, -1), log_volume.expand(self._n_draws, -1)
         log_density = log_density_along(flow, z, self._position, points, rows.context)
-        return torch.logsumexp(log_density + log_volume[..., None], 0)
+        return log_density + log_volume[..., None]
 
 
 def condition(
@@ -211,14 +190,13 @@ def pit_values(model: Dequantized, schema: Schema, name: str, z: Tensor, context
 
     def evaluate(flow: nn.Module, index: Tensor, points: Tensor) -> Tensor:
         c = None if context is None else context[index]
-        return log_density_along(flow, z[index], position, points, c)
+        return log_density_along(flow, z[index], position, points, c)[None]
 
     # Every other quantile: a histogram of PIT values needs less precision than a single conditional probability.
-    z_range = schema.column(name).z_range
     knots, cumulative, _ = integrate_density(
-        evaluate, model.flow, len(z), z_range, REFINED_QUANTILES[::2], max_refinements=0
+        evaluate, model.flow, len(z), schema.column(name).z_range, REFINED_QUANTILES[::2], max_refinements=0
     )
-    return _interpolate(z[:, position].double().numpy(), knots, cumulative)
+    return interpolate(z[:, [position]].double().numpy(), knots, cumulative)[:, 0]
 
 
 def log_density_along(
@@ -240,120 +218,3 @@ def log_density_along(
     along[..., position] = points.to(z.dtype)
     c = None if context is None else context[:, None, :].expand(-1, points.shape[1], -1)
     return flow(c).log_prob(along).double()
-
-
-@torch.no_grad()
-def integrate_density(
-    evaluate: Evaluate,
-    flow: nn.Module,
-    count: int,
-    z_range: tuple[float, float],
-    quantiles: FloatArray = REFINED_QUANTILES,
-    n_draws: int = 1,
-    max_refinements: int = MAX_REFINEMENTS,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Cumulative distributions of densities that are known up to a factor.
-
-    Arguments:
-        evaluate: Log-densities of rows.
-        flow: The flow whose density is integrated.
-        count: Number of rows N.
-        z_range: Range of the points.
-        quantiles: Quantiles at which each refinement adds points.
-        n_draws: Number of densities that `evaluate` averages for each point.
-        max_refinements: Maximum number of refinements after the first ones, until the distributions have converged.
-
-    Returns:
-        Increasing points and the cumulative distribution at them, `(N, K)` each, and the log-mass of each row, `(N,)`.
-    """
-    size = max(1, MAX_EVALUATIONS // (len(quantiles) * n_draws))
-    distributions: list[tuple[FloatArray, FloatArray, float]] = []
-    for start in range(0, count, size):
-        index = torch.arange(start, min(start + size, count))
-        distributions += _integrate_rows(evaluate, flow, index, z_range, quantiles, max_refinements)
-    if not distributions:
-        return np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0)
-    n_knots = max(len(knots) for knots, _, _ in distributions)
-    # Rows may have different numbers of knots: the last one is repeated.
-    padding = [(0, n_knots - len(knots)) for knots, _, _ in distributions]
-    knots, cumulative, log_mass = zip(*distributions, strict=True)
-    return (
-        np.stack([np.pad(row, pad, mode="edge") for row, pad in zip(knots, padding, strict=True)]),
-        np.stack([np.pad(row, pad, mode="edge") for row, pad in zip(cumulative, padding, strict=True)]),
-        np.array(log_mass),
-    )
-
-
-def _integrate_rows(
-    evaluate: Evaluate,
-    flow: nn.Module,
-    index: Tensor,
-    z_range: tuple[float, float],
-    quantiles: FloatArray,
-    max_refinements: int,
-    max_change: float = MAX_CDF_CHANGE,
-) -> list[tuple[FloatArray, FloatArray, float]]:
-    """Knots, cumulative distribution and log-mass of each of the rows at some indices.
-
-    Each row is refined until it has converged, so that its result does not depend on the other rows. The first points
-    of a mixture contain quantiles of its members: a member with a broad density would hide the peak of a narrow one.
-    """
-    results: dict[int, tuple[FloatArray, FloatArray, float]] = {}
-    knots = np.tile(np.linspace(*z_range, N_COARSE_POINTS), (len(index), 1))
-    for member in flow.used_members() if isinstance(flow, FlowMixture) else []:
-        if isinstance(member, Gaussian):
-            located = _locate_gaussian(evaluate, member, index)
-        else:
-            parts = _integrate_rows(
-                evaluate, member, index, z_range, MEMBER_QUANTILES, max_refinements, MAX_MEMBER_CHANGE
-            )
-            located = np.stack([np.interp(MEMBER_QUANTILES, cumulative, points) for points, cumulative, _ in parts])
-        knots = np.sort(np.concatenate([knots, np.clip(located, *z_range)], 1), 1)
-    log_density = evaluate(flow, index, torch.from_numpy(knots)).numpy()
-    active = index
-    temperatures = TEMPERATURES[-1:] if isinstance(flow, FlowMixture) else TEMPERATURES
-    for number, temperature in enumerate([*temperatures, *[1.0] * max_refinements]):
-        estimates = zip(_accumulate(knots, log_density / temperature)[0], knots, strict=True)
-        refined = np.stack([np.interp(quantiles, total, points) for total, points in estimates])
-        log_density = np.concatenate([log_density, evaluate(flow, active, torch.from_numpy(refined)).numpy()], 1)
-        knots = np.concatenate([knots, refined], 1)
-        order = np.argsort(knots, 1, kind="stable")
-        knots, log_density = (np.take_along_axis(array, order, 1) for array in (knots, log_density))
-        if number < len(temperatures) - 1:
-            continue
-        cumulative, log_mass = _accumulate(knots, log_density)
-        changes = [
-            np.abs(_interpolate(points, knots, cumulative) - q) for points, q in zip(refined.T, quantiles, strict=True)
-        ]
-        is_done = (np.max(changes, 0) < max_change) | (number + 1 == len(temperatures) + max_refinements)
-        for row in np.flatnonzero(is_done):
-            results[int(active[row])] = knots[row], cumulative[row], float(log_mass[row])
-        active, knots, log_density = active[~torch.from_numpy(is_done)], knots[~is_done], log_density[~is_done]
-        if len(active) == 0:
-            break
-    return [results[int(row)] for row in index]
-
-
-def _locate_gaussian(evaluate: Evaluate, gaussian: Gaussian, index: Tensor) -> FloatArray:
-    """Quantiles of a Gaussian along the column in each row, `(N, K)`: its log-density is a parabola of three points."""
-    points = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.double).expand(len(index), -1)
-    left, middle, right = evaluate(gaussian, index, points).numpy().T
-    curvature = np.maximum(2 * middle - left - right, 1e-12)
-    return ((right - left) / 2 / curvature)[:, None] + curvature[:, None] ** -0.5 * ndtri(MEMBER_QUANTILES)
-
-
-def _accumulate(knots: FloatArray, log_density: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Cumulative distribution at the knots of each row, for a log-density that is linear between them; its log-mass."""
-    rise = np.abs(np.diff(log_density, axis=1))
-    highest = log_density.max(1, keepdims=True, initial=-np.inf)
-    higher = np.maximum(log_density[:, 1:], log_density[:, :-1]) - highest
-    # Mean of exp over a piece, relative to its higher end; its expansion near 0 avoids 0/0.
-    mean = np.where(rise > 1e-6, -np.expm1(-rise) / np.maximum(rise, 1e-6), 1 - rise / 2)
-    pieces = np.exp(higher) * mean * np.diff(knots, axis=1)
-    total = np.concatenate([np.zeros((len(knots), 1)), np.cumsum(pieces, 1)], 1)
-    return total / total[:, -1:], np.log(total[:, -1]) + highest[:, 0]
-
-
-def _interpolate(z: FloatArray, knots: FloatArray, cumulative: FloatArray) -> FloatArray:
-    """Cumulative distribution of each row at one point z, `(N,)`."""
-    return np.array([np.interp(*row) for row in zip(z, knots, cumulative, strict=True)])

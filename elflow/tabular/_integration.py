@@ -1,0 +1,245 @@
+"""Cumulative distributions of one feature from a joint density that is known up to a factor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import log_softmax, logsumexp, ndtr, ndtri
+from torch import Tensor, nn
+
+from elflow.flows.mixture import FlowMixture
+from elflow.flows.whitening import Gaussian
+from elflow.tabular._arrays import FloatArray
+
+__all__ = ["REFINED_QUANTILES", "Evaluate", "integrate_density", "interpolate"]
+
+N_COARSE_POINTS = 65
+"""Number of points of the first grid."""
+REFINED_QUANTILES = ndtr(np.linspace(-5, 5, 41))
+"""Quantiles at which a refinement adds points, including far tails."""
+TEMPERATURES = (10.0, 1.0)
+"""Temperatures of the first refinements: the first flattens the log-density, so that no narrow peak is lost."""
+MAX_REFINEMENTS = 6
+"""Maximum number of further refinements."""
+MAX_CDF_CHANGE = 1e-3
+"""Maximum change of a cumulative distribution by a refinement at which there are no further ones."""
+MAX_EVALUATIONS = 2**15
+"""Maximum number of densities that are evaluated at a time."""
+MIN_SHARE = 1e-4
+"""Share of the mass of a row below which the distribution of a flow is not refined further."""
+MAX_GAUSSIANS, N_LOCATED = 16, 4
+"""Number of the Gaussians of a row that count, those with the largest mass, and of those whose quantiles are knots."""
+
+Evaluate = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""Log-density under a flow up to a constant, `(draws, N, K)`, of the rows at N indices, `(N,)`, at K points each,
+`(N, K)`. The density is the sum over draws, for instance over points of the cells of other features."""
+
+
+class Distributions(NamedTuple):
+    """Cumulative distributions of N rows: increasing points and the cumulative distribution at them, `(N, K)` each."""
+
+    knots: FloatArray
+    cumulative: FloatArray
+    log_mass: FloatArray
+    """Logarithm of the integral of each row, `(N,)`."""
+
+
+@torch.no_grad()
+def integrate_density(
+    evaluate: Evaluate,
+    flow: nn.Module,
+    count: int,
+    z_range: tuple[float, float],
+    quantiles: FloatArray = REFINED_QUANTILES,
+    n_draws: int = 1,
+    max_refinements: int = MAX_REFINEMENTS,
+) -> Distributions:
+    """Cumulative distributions of densities that are known up to a factor.
+
+    A mixture is integrated member by member, and its distribution is the mixture of theirs by mass: a member with a
+    broad density cannot hide the peak of a narrow one. Along one feature a Gaussian is normal.
+
+    Arguments:
+        evaluate: Log-densities of rows.
+        flow: The flow whose density is integrated.
+        count: Number of rows N.
+        z_range: Range of the points.
+        quantiles: Quantiles at which each refinement adds points.
+        n_draws: Number of densities that `evaluate` returns for each point.
+        max_refinements: Maximum number of refinements after the first ones, until the distributions have converged.
+    """
+    size = max(1, MAX_EVALUATIONS // (len(quantiles) * n_draws))
+    blocks = []
+    for start in range(0, count, size):
+        index = torch.arange(start, min(start + size, count))
+        blocks.append(_integrate_rows(evaluate, flow, index, z_range, quantiles, max_refinements))
+    if not blocks:
+        return Distributions(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0))
+    n_knots = max(block.knots.shape[1] for block in blocks)
+    knots, cumulative = (
+        np.concatenate([_pad(getattr(block, name), n_knots) for block in blocks]) for name in ("knots", "cumulative")
+    )
+    return Distributions(knots, cumulative, np.concatenate([block.log_mass for block in blocks]))
+
+
+def _integrate_rows(
+    evaluate: Evaluate,
+    flow: nn.Module,
+    index: Tensor,
+    z_range: tuple[float, float],
+    quantiles: FloatArray,
+    max_refinements: int,
+) -> Distributions:
+    """Distributions of the rows at some indices."""
+    members = list(_list_members(flow))
+    gaussians = [(weight, member) for weight, member in members if isinstance(member, Gaussian)]
+    normals = _Normals.locate(evaluate, gaussians, index) if gaussians else None
+    # Mass of the row so far, with which that of the next member is compared.
+    known = np.full(len(index), -np.inf) if normals is None else logsumexp(normals.log_mass, 1)
+    parts = []
+    for weight, member in members:
+        if not isinstance(member, Gaussian):
+            part = _integrate_flow(evaluate, member, index, z_range, quantiles, max_refinements, known - weight)
+            parts.append(part._replace(log_mass=part.log_mass + weight))
+            known = np.logaddexp(known, parts[-1].log_mass)
+    if normals is None and len(parts) == 1:
+        return parts[0]
+    return _mix(parts, normals, z_range)
+
+
+def _list_members(flow: nn.Module, log_weight: float = 0.0) -> Iterator[tuple[float, nn.Module]]:
+    """Flows that are no mixtures, with the logarithms of their weights."""
+    if not isinstance(flow, FlowMixture):
+        yield log_weight, flow
+        return
+    for weight, member in zip(flow.log_weights.tolist(), flow.flows, strict=True):
+        if weight > -math.inf:
+            yield from _list_members(member, log_weight + weight)
+
+
+class _Normals(NamedTuple):
+    """Gaussians along one feature in each row, `(N, K)` each: normal distributions with a mass."""
+
+    mean: FloatArray
+    scale: FloatArray
+    log_mass: FloatArray
+
+    @classmethod
+    def locate(cls, evaluate: Evaluate, members: Sequence[tuple[float, nn.Module]], index: Tensor) -> _Normals:
+        """Find the normals with the largest masses: a log-density along a feature is a parabola of three points."""
+        points = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.double).expand(len(index), -1)
+        log_density = np.concatenate(
+            [evaluate(member, index, points).numpy() + weight for weight, member in members]
+        )  # (members * draws, N, 3)
+        left, middle, right = log_density.transpose(2, 1, 0)
+        curvature, slope = np.maximum(2 * middle - left - right, 1e-12), (right - left) / 2
+        mean, scale = slope / curvature, curvature**-0.5
+        log_mass = middle + slope * mean / 2 + np.log(scale * math.sqrt(2 * math.pi))
+        order = np.argsort(-log_mass, 1, kind="stable")[:, :MAX_GAUSSIANS]
+        return cls(*(np.take_along_axis(array, order, 1) for array in (mean, scale, log_mass)))
+
+    def cdf(self, points: FloatArray) -> FloatArray:
+        """Cumulative distributions at points of each row or of all rows, `(N, M)` or `(1, M)`, as `(M, N, K)`."""
+        cumulative: FloatArray = ndtr((points.T[..., None] - self.mean) / self.scale)
+        return cumulative
+
+
+def _mix(parts: list[Distributions], normals: _Normals | None, z_range: tuple[float, float]) -> Distributions:
+    """Mixture of the distributions of flows and of normals by their masses."""
+    knots, log_masses = [part.knots for part in parts], [part.log_mass[:, None] for part in parts]
+    if normals is not None:
+        below, above = normals.cdf(np.array([z_range]))  # only the mass in the range counts
+        inside = np.maximum(above - below, 1e-300)
+        log_masses.append(normals.log_mass + np.log(inside))
+        located = normals.mean[:, :N_LOCATED, None] + normals.scale[:, :N_LOCATED, None] * ndtri(REFINED_QUANTILES)
+        knots += [np.clip(located.reshape(len(located), -1), *z_range), np.tile(z_range, (len(located), 1))]
+    log_mass = np.concatenate(log_masses, 1)
+    shares = np.exp(log_softmax(log_mass, 1))
+    union = np.sort(np.concatenate(knots, 1), 1)
+    cumulative = np.zeros_like(union)
+    for k, part in enumerate(parts):
+        cumulative += shares[:, [k]] * interpolate(union, part.knots, part.cumulative)
+    if normals is not None:
+        relative = (normals.cdf(union) - below) / inside  # (K, N, normals)
+        cumulative += (shares[:, len(parts) :] * relative).sum(2).T
+    return Distributions(union, cumulative / cumulative[:, -1:], logsumexp(log_mass, 1))
+
+
+def _integrate_flow(
+    evaluate: Evaluate,
+    flow: nn.Module,
+    index: Tensor,
+    z_range: tuple[float, float],
+    quantiles: FloatArray,
+    max_refinements: int,
+    known: FloatArray,
+) -> Distributions:
+    """Distributions of the rows at some indices under a flow that is no mixture.
+
+    The density is evaluated on a coarse grid, then at quantiles of the estimate until the distribution has converged.
+    Each row is refined by itself, so that its result does not depend on the other rows. A row that has little mass
+    beside the mass that is known already is not refined further.
+    """
+    knots = np.tile(np.linspace(*z_range, N_COARSE_POINTS), (len(index), 1))
+    log_density = _sum_draws(evaluate(flow, index, torch.from_numpy(knots)))
+    active = np.arange(len(index))
+    results: list[tuple[FloatArray, FloatArray, float]] = [(knots[0], knots[0], 0.0)] * len(index)
+    for number, temperature in enumerate([*TEMPERATURES, *[1.0] * max_refinements]):
+        estimates = zip(_accumulate(knots, log_density / temperature)[0], knots, strict=True)
+        refined = np.stack([np.interp(quantiles, total, points) for total, points in estimates])
+        added = _sum_draws(evaluate(flow, index[active], torch.from_numpy(refined)))
+        knots, log_density = np.concatenate([knots, refined], 1), np.concatenate([log_density, added], 1)
+        order = np.argsort(knots, 1, kind="stable")
+        knots, log_density = (np.take_along_axis(array, order, 1) for array in (knots, log_density))
+        cumulative, log_mass = _accumulate(knots, log_density)
+        if number < len(TEMPERATURES) - 1:
+            continue
+        change = np.abs(interpolate(refined, knots, cumulative) - quantiles).max(1)
+        is_small = log_mass - known[active] < math.log(MIN_SHARE)
+        is_done = is_small | (change < MAX_CDF_CHANGE) | (number + 1 == len(TEMPERATURES) + max_refinements)
+        for row in np.flatnonzero(is_done):
+            results[active[row]] = knots[row], cumulative[row], float(log_mass[row])
+        active, knots, log_density = active[~is_done], knots[~is_done], log_density[~is_done]
+        if len(active) == 0:
+            break
+    # Rows may have different numbers of knots: the last one is repeated.
+    n_knots = max(len(row) for row, _, _ in results)
+    all_knots, all_cumulative, log_masses = zip(*results, strict=True)
+    return Distributions(
+        np.stack([_pad(row, n_knots) for row in all_knots]),
+        np.stack([_pad(row, n_knots) for row in all_cumulative]),
+        np.array(log_masses),
+    )
+
+
+def _sum_draws(log_density: Tensor) -> FloatArray:
+    """Log-density summed over draws, `(N, K)`."""
+    total: FloatArray = torch.logsumexp(log_density, 0).numpy()
+    return total
+
+
+def _pad(array: FloatArray, size: int) -> FloatArray:
+    """Repeat the last element of the last axis up to a size."""
+    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, size - array.shape[-1])], mode="edge")
+
+
+def _accumulate(knots: FloatArray, log_density: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Cumulative distribution at the knots of each row, for a log-density that is linear between them; its log-mass."""
+    rise = np.abs(np.diff(log_density, axis=1))
+    highest = log_density.max(1, keepdims=True, initial=-np.inf)
+    higher = np.maximum(log_density[:, 1:], log_density[:, :-1]) - highest
+    # Mean of exp over a piece, relative to its higher end; its expansion near 0 avoids 0/0.
+    mean = np.where(rise > 1e-6, -np.expm1(-rise) / np.maximum(rise, 1e-6), 1 - rise / 2)
+    pieces = np.exp(higher) * mean * np.diff(knots, axis=1)
+    total = np.concatenate([np.zeros((len(knots), 1)), np.cumsum(pieces, 1)], 1)
+    return total / total[:, -1:], np.log(total[:, -1]) + highest[:, 0]
+
+
+def interpolate(z: FloatArray, knots: FloatArray, cumulative: FloatArray) -> FloatArray:
+    """Cumulative distribution of each row at K points z, `(N, K)`."""
+    rows = [np.interp(*row) for row in zip(z, knots, cumulative, strict=True)]
+    return np.stack(rows) if rows else np.zeros_like(z)
