@@ -13,7 +13,7 @@ from torch import Tensor
 
 from elflow._checks import is_under_transform
 from elflow.activations import PiecewiseQuadratic
-from elflow.kernels.contract import MAX_LOG, Backend, require_finite
+from elflow.kernels.contract import MAX_LOG, Backend, require_finite, widen
 
 __all__ = ["BACKEND"]
 
@@ -206,11 +206,6 @@ def run_in_slices(search: Callable[..., Tensor], work: int, *tensors: Tensor, ac
     """Run a search that needs `work` numbers per network on slices of networks that fit into `MAX_TEMPORARY`."""
     slices = zip(*(torch.split(t, max(1, MAX_TEMPORARY // work)) for t in tensors), strict=True)
     return torch.cat([search(*each, activation) for each in slices])
-
-
-def widen(t: Tensor) -> Tensor:
-    """Convert to float64, which the mps device does not have."""
-    return t if t.device.type == "mps" else t.double()
 
 
 def check_parameters(**parameters: Tensor) -> None:
