@@ -139,5 +139,10 @@ def has_double(device: torch.device) -> bool:
 
 
 def widen(t: Tensor) -> Tensor:
-    """Convert to float64, if the device has it."""
+    """Convert to float64, if the device has it.
+
+    Example:
+        >>> widen(torch.zeros(2)).dtype
+        torch.float64
+    """
     return t.double() if has_double(t.device) else t

@@ -91,7 +91,18 @@ def launch(fabric: Fabric) -> None:
     """Start the other processes of a Fabric on this machine, and connect them.
 
     Each runs the same command as this process. It ends if this process ends, so that none waits forever.
+
+    Arguments:
+        fabric: That of `make_fabric`.
+
+    Example:
+        >>> fabric = make_fabric("cpu")  # devices=2: two processes
+        >>> launch(fabric)
+        >>> fabric.global_rank, fabric.world_size
+        (0, 1)
     """
+    if fabric.world_size == 1:
+        return
     starter = os.environ.setdefault(STARTER, str(os.getpid()))
     fabric.launch()
     if starter == str(os.getppid()):
