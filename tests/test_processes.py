@@ -1,6 +1,7 @@
 """Training in several processes: real ones, connected by gloo on this machine."""
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -17,10 +18,11 @@ from _command import fails
 from lightning_fabric import Fabric
 
 import elflow
+from elflow.cli import _processes
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.flows.mixture import FlowMixture
 from elflow.flows.whitening import Whitened
-from elflow.training import Recipe, Rows, fit, loop
+from elflow.training import LostProcessError, Recipe, Rows, fit, loop, make_fabric
 
 RECIPE = Recipe(
     learning_rate=5e-3, schedule="cosine", batch_size=33, max_steps=200, round_steps=5, patience=1000, race_steps=60
@@ -76,7 +78,7 @@ def train_in_processes(fabric, path):
     fit(make_flow().flow.flows[0], lambda: torch.randn(9, 3), recipe=SHORT, seed=4, fabric=fabric)
     loop.LogLikelihood.forward = forward
     half = {"checkpoint": f"{path}/checkpoint", "on_round_end": stop_half_way}
-    with contextlib.suppress(KeyboardInterrupt, ConnectionError):
+    with contextlib.suppress(KeyboardInterrupt, LostProcessError):
         fit(make_flow(), *make_rows(), RECIPE, seed=4, fabric=fabric, **half)
     torch.save(
         {
@@ -204,6 +206,14 @@ def test_processes_of_torchrun_and_of_two_machines(way, data, tmp_path):
     alone = elflow.FlowDensity(max_steps=40, random_state=0, device="cpu").fit(rows)
     compare_histories(model.training_.history, alone.training_.history)
     assert model.score(rows) == pytest.approx(alone.score(rows), abs=1e-3)
+
+
+def test_lightning_ends_processes_that_wait_with_a_message(tmp_path, capsys):
+    """With NCCL, processes wait for one that has ended until a thread of Lightning ends them."""
+    with _processes.start(make_fabric("cpu"), tmp_path / "m.elf.checkpoint", None):
+        logging.getLogger(_processes.OBSERVER).info("Child process with PID 1 terminated with code -9.")
+    expected = "elflow: error: a process has ended, and so do all others; there is no checkpoint yet\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_options_of_processes(data, tmp_path, monkeypatch):

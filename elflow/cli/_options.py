@@ -321,19 +321,6 @@ def checkpoint_path(output: Path, resume: bool) -> Path:
     return checkpoint
 
 
-@contextmanager
-def exit_when_interrupted(checkpoint: Path) -> Iterator[None]:
-    """Print how to continue after Ctrl-C, and exit with code 130; with code 1 if another process has ended."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        note(f"interrupted; {describe_checkpoint(checkpoint)}")
-        raise typer.Exit(130) from None
-    except ConnectionError as error:
-        note(f"error: {str(error).partition(':')[0]}; {describe_checkpoint(checkpoint)}")
-        raise typer.Exit(1) from None
-
-
 def describe_checkpoint(checkpoint: Path) -> str:
     """How to continue an interrupted run."""
     return f"continue from {checkpoint} with --resume" if checkpoint.exists() else "there is no checkpoint yet"

@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import typer
 
 from elflow.cli._options import describe_checkpoint, rename_argument, set_threads
 from elflow.cli._terminal import note
@@ -44,19 +48,38 @@ def is_quiet(fabric: Fabric, quiet: bool) -> bool:
     return quiet or not fabric.is_global_zero
 
 
-def start(fabric: Fabric, checkpoint: Path, threads: int | None) -> None:
-    """Start the other processes, if there are any. If one of them ends early, the others end with a message."""
-    if fabric.world_size > 1:
-        from elflow.training import launch
+@contextmanager
+def start(fabric: Fabric, checkpoint: Path, threads: int | None) -> Iterator[None]:
+    """Start the other processes, if there are any, and print how to continue if the training in the block ends early.
 
-        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-        observer = logging.getLogger(OBSERVER)
-        observer.setLevel(logging.INFO)
+    The exit code is 130 after Ctrl-C, and 1 if another process has ended.
+    """
+    from elflow.training import LostProcessError, launch, name_lost_process
 
-        def announce(_: logging.LogRecord) -> bool:
-            note(f"error: a process has ended, and so do all others; {describe_checkpoint(checkpoint)}")
-            return False
+    try:
+        with name_lost_process(fabric):
+            _announce_end(checkpoint)
+            launch(fabric)
+            set_threads(threads)  # after the start, which divides the processors between the processes
+            yield
+    except KeyboardInterrupt:
+        if fabric.is_global_zero:
+            note(f"interrupted; {describe_checkpoint(checkpoint)}")
+        raise typer.Exit(130) from None
+    except LostProcessError as error:
+        note(f"error: {str(error).partition(':')[0]}; {describe_checkpoint(checkpoint)}")
+        raise typer.Exit(1) from None
 
-        observer.addFilter(announce)
-        launch(fabric)
-    set_threads(threads)  # after the start, which divides the processors between the processes
+
+def _announce_end(checkpoint: Path) -> None:
+    """Replace Lightning's message, before it ends all processes of a machine, by one that tells how to continue."""
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    observer = logging.getLogger(OBSERVER)
+    observer.setLevel(logging.INFO)
+    observer.filters.clear()
+
+    def announce(_: logging.LogRecord) -> bool:
+        note(f"error: a process has ended, and so do all others; {describe_checkpoint(checkpoint)}")
+        return False
+
+    observer.addFilter(announce)

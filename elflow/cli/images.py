@@ -159,8 +159,7 @@ def fit_images(
         return
     if not quiet:
         show_model(flow, len(rows), len(held_out), f"{name}, {size} size")
-    with _options.exit_when_interrupted(checkpoint):
-        _processes.start(fabric, checkpoint, threads)
+    with _processes.start(fabric, checkpoint, threads):
         best, training = fit(
             flow,
             rows,

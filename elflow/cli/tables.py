@@ -134,8 +134,7 @@ def fit(
     est.fit_schema(rows, context=contexts)
     if not quiet:
         _show_schema(est, len(rows))
-    with _options.exit_when_interrupted(checkpoint):
-        _processes.start(fabric, checkpoint, threads)
+    with _processes.start(fabric, checkpoint, threads):
         est.fit(rows, context=contexts, checkpoint=checkpoint, fabric=fabric)
     if not fabric.is_global_zero:
         return

@@ -1,6 +1,14 @@
 """Training of flows by maximum likelihood: `fit`, its settings and its record."""
 
-from elflow.training.devices import DEVICES, PRECISIONS, choose_device, launch, make_fabric
+from elflow.training.devices import (
+    DEVICES,
+    PRECISIONS,
+    LostProcessError,
+    choose_device,
+    launch,
+    make_fabric,
+    name_lost_process,
+)
 from elflow.training.loop import fit
 from elflow.training.recipe import OPTIMIZERS, SCHEDULES, Recipe, image_recipe
 from elflow.training.record import Training, format_duration
@@ -11,6 +19,7 @@ __all__ = [
     "OPTIMIZERS",
     "PRECISIONS",
     "SCHEDULES",
+    "LostProcessError",
     "Recipe",
     "Rows",
     "Training",
@@ -20,4 +29,5 @@ __all__ = [
     "image_recipe",
     "launch",
     "make_fabric",
+    "name_lost_process",
 ]

@@ -16,7 +16,15 @@ from elflow._checks import check_choice, check_count
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["DEVICES", "PRECISIONS", "choose_device", "launch", "make_fabric", "name_lost_process"]
+__all__ = [
+    "DEVICES",
+    "PRECISIONS",
+    "LostProcessError",
+    "choose_device",
+    "launch",
+    "make_fabric",
+    "name_lost_process",
+]
 
 DEVICES = ["auto", "cpu", "cuda", "mps"]
 PRECISIONS = ["32", "bf16-mixed"]
@@ -26,6 +34,10 @@ STARTER = "ELFLOW_STARTER"
 """Environment variable with the number of the process that has started the others."""
 WATCH_SECONDS = 2.0
 """Seconds between two looks at the process that has started this one."""
+
+
+class LostProcessError(ConnectionError):
+    """Another process of a training has ended."""
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:
@@ -117,14 +129,14 @@ def _end_with_parent(parent: int) -> None:
 
 @contextmanager
 def name_lost_process(fabric: Fabric) -> Iterator[None]:
-    """Raise a `ConnectionError` instead of torch's error if another process of a training has ended."""
+    """Raise a `LostProcessError` instead of torch's error if another process of a training has ended."""
     try:
         yield
     except RuntimeError as error:
         text = str(error).lower()
         if fabric.world_size == 1 or not any(words in text for words in LOST_CONNECTION):
             raise
-        raise ConnectionError(
+        raise LostProcessError(
             f"process {fabric.global_rank + 1} of {fabric.world_size} has lost the connection to another, which has "
             "ended: start all of them again to continue from the last checkpoint"
         ) from error
