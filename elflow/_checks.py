@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 
 def check_bound(bound: float) -> None:
@@ -185,8 +186,7 @@ def check_rows(name: str, value: object, columns: int, of: str, dtype: torch.dty
         raise ValueError(
             f"{name} must have the shape (..., {columns}), one column for each {of}, got {tuple(value.shape)}"
         )
-    # A traced tensor has no values to look at.
-    if not torch.compiler.is_compiling() and not is_under_transform():
+    if has_values(value):
         check_finite(name, value)
 
 
@@ -205,6 +205,48 @@ def check_finite(name: str, value: Tensor) -> None:
             f"{name} must be finite, got NaN or infinite values in {len(wrong)} of {value[..., 0].numel()} rows "
             f"(first: row {int(wrong[0])}): drop or fill these rows"
         )
+
+
+def has_values(t: Tensor) -> bool:
+    """Whether a tensor has values to look at: not while compiling, in torch.func, on the meta device, or if fake.
+
+    Example:
+        >>> has_values(torch.zeros(3)), has_values(torch.zeros(3, device="meta"))
+        (True, False)
+    """
+    if torch.compiler.is_compiling() or is_under_transform():
+        return False
+    return not t.is_meta and not isinstance(t, FakeTensor)
+
+
+def is_asynchronous(device: torch.device) -> bool:
+    """Whether a device computes while Python goes on, so that reading a value makes Python wait."""
+    return device.type not in ("cpu", "meta")
+
+
+_is_deferred: ContextVar[bool] = ContextVar("is_deferred", default=False)
+
+
+@contextmanager
+def defer_finite_checks() -> Iterator[None]:
+    """Leave out the checks of parameters on asynchronous devices inside the block: a network that is not finite gives
+    NaN instead of an error, and the caller checks the result once.
+
+    Example:
+        >>> with defer_finite_checks():
+        ...     are_finite_checks_deferred()
+        True
+    """
+    token = _is_deferred.set(True)
+    try:
+        yield
+    finally:
+        _is_deferred.reset(token)
+
+
+def are_finite_checks_deferred() -> bool:
+    """Whether `defer_finite_checks` is active."""
+    return _is_deferred.get()
 
 
 def is_under_transform() -> bool:

@@ -12,7 +12,7 @@ from elflow._checks import check_choice
 from elflow._model_file import fill_module, name_file_in_errors, read_model, write_model
 from elflow.flows import ELF, ImageELF
 from elflow.tabular import FlowDensity
-from elflow.training import Training
+from elflow.training import Training, choose_device
 
 __all__ = ["load", "read_notes", "read_training", "save"]
 
@@ -64,7 +64,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> An
 
     Arguments:
         path: The file.
-        device: The device of a flow; a `FlowDensity` is always on the CPU.
+        device: The device of a flow: see `elflow.training.choose_device`. A `FlowDensity` is always on the CPU.
 
     Returns:
         An `elflow.ELF` or `elflow.ImageELF` in evaluation mode, or a fitted `elflow.FlowDensity`.
@@ -76,20 +76,18 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> An
         ...     elflow.load(f"{folder}/model.elf").features
         3
     """
-    path = Path(path)
-    file = read_model(path, str(device), _min_numbers)
+    path, chosen = Path(path), choose_device(device)
+    file = read_model(path, "cpu", _min_numbers)
     # Building a model draws initial weights: the caller's random state must not change.
     with (
         torch.random.fork_rng(devices=[]),
         name_file_in_errors(path, "whose configuration and weights do not match"),
     ):
         if file.class_name == "FlowDensity":
-            density = FlowDensity.from_file(file)
-            density.model_.to("cpu")
-            return density
+            return FlowDensity.from_file(file)
         flow = FLOWS[file.class_name].from_config(file.config)
         fill_module(flow, file.tensors)
-    return flow.to(device)
+    return flow.to(chosen)
 
 
 def read_training(path: str | os.PathLike[str]) -> Training | None:

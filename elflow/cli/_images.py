@@ -219,7 +219,7 @@ def iter_bits(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed * 1_000_003 + at)
             bits = flow.bits_per_dim(x[block], None if context is None else context[block], n_draws)
-        yield bits.double().numpy()
+        yield bits.cpu().double().numpy()
 
 
 def make_table(start: int, bits: NDArray[np.float64], labels: Any, features: int) -> pd.DataFrame:
@@ -241,7 +241,7 @@ def sample_seeded(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         images, info = flow.sample(number, labels, method=method, verbose=verbose, return_info=True)
-    return images, info
+    return images.cpu(), info
 
 
 def choose_labels(flow: ImageELF, model: Path, label: int | None, number: int) -> Tensor | None:

@@ -65,6 +65,19 @@ MaxSteps = Annotated[int | None, typer.Option(help="Maximum number of training s
 Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)]
 Threads = Annotated[int | None, typer.Option(help="Number of CPU threads.", min=1, show_default=False)]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run from its checkpoint.")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda", "mps"],
+    typer.Option(help="Device; auto is a CUDA device if there is one, and the CPU otherwise."),
+]
+Precision = Annotated[
+    Literal["32", "bf16-mixed"],
+    typer.Option(help="Precision of training; with bf16-mixed, hypernetworks multiply matrices in bfloat16."),
+]
+Devices = Annotated[
+    int | None,
+    typer.Option(help="Number of processes on each machine, one per device. Default: 1.", min=1, show_default=False),
+]
+Nodes = Annotated[int | None, typer.Option(help="Number of machines. Default: 1.", min=1, show_default=False)]
 LogDir = Annotated[
     Path | None, typer.Option(help="Folder for training logs, as CSV and for TensorBoard.", show_default=False)
 ]
@@ -237,12 +250,12 @@ def open_writer(output: Path) -> TableWriter:
         return TableWriter(output)
 
 
-def load_model(path: Path) -> Any:
+def load_model(path: Path, device: str = "cpu") -> Any:
     """The model in a file, of any kind."""
     import elflow
 
-    with rename_argument("path", "MODEL"):
-        return elflow.load(path)
+    with rename_argument("path", "MODEL"), rename_argument("device", "--device"):
+        return elflow.load(path, device)
 
 
 def load_density(path: Path) -> FlowDensity:
@@ -261,11 +274,11 @@ def load_density(path: Path) -> FlowDensity:
     return model
 
 
-def load_image_flow(path: Path) -> ImageELF:
+def load_image_flow(path: Path, device: str) -> ImageELF:
     """The model of images in a file."""
     import elflow
 
-    model = load_model(path)
+    model = load_model(path, device)
     if not isinstance(model, elflow.ImageELF):
         kind = "a model of a table" if hasattr(model, "schema_") else "another flow"
         raise ValueError(f"MODEL must be a model written by `elflow fit-images`, got {path}, {kind}")
@@ -308,15 +321,9 @@ def checkpoint_path(output: Path, resume: bool) -> Path:
     return checkpoint
 
 
-@contextmanager
-def exit_when_interrupted(checkpoint: Path) -> Iterator[None]:
-    """After Ctrl-C, print how to continue and exit with code 130."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = f"continue from {checkpoint} with --resume" if checkpoint.exists() else "there is no checkpoint yet"
-        note(f"interrupted; {kept}")
-        raise typer.Exit(130) from None
+def describe_checkpoint(checkpoint: Path) -> str:
+    """How to continue an interrupted run."""
+    return f"continue from {checkpoint} with --resume" if checkpoint.exists() else "there is no checkpoint yet"
 
 
 def is_finished(

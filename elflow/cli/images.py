@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from elflow.cli import _options
+from elflow.cli import _options, _processes
 from elflow.cli._images import (
     build_flow,
     check_images,
@@ -33,11 +33,15 @@ from elflow.cli._images import (
 )
 from elflow.cli._options import (
     Dequantization,
+    Device,
+    Devices,
     ImageData,
     ImageModel,
     LogDir,
     MaxSteps,
     ModelOutput,
+    Nodes,
+    Precision,
     Quiet,
     Resize,
     Resume,
@@ -100,6 +104,10 @@ def fit_images(
     ] = None,
     samples_every: Annotated[int, typer.Option(help="Number of rounds between two image grids.", min=1)] = 1,
     seed: Seed = 0,
+    device: Device = "auto",
+    precision: Precision = "32",
+    devices: Devices = None,
+    nodes: Nodes = None,
     threads: Threads = None,
     resume: Resume = False,
     log_dir: LogDir = None,
@@ -115,7 +123,7 @@ def fit_images(
 
     With --size cpu, training takes ten minutes unless --time-limit or
     --max-steps is given. Run the same command with --resume to continue after
-    Ctrl-C or a crash.
+    Ctrl-C or a crash. With --devices, several processes share every batch.
     """
     seconds = _options.parse_duration(time_limit)
     target = _options.parse_size(resize)
@@ -129,7 +137,8 @@ def fit_images(
 
     with _options.rename_argument("path", "DATA"):
         images = read_images(data, split, target)
-    _options.set_threads(threads)
+    fabric = _processes.make_fabric(device, precision, devices, nodes)
+    quiet = _processes.is_quiet(fabric, quiet)
     name = preset or choose_preset(images.x)
     changes = {"levels": levels, "classes": count_classes(images, data) if classes else None}
     flow = build_flow(name, size, images, data, changes | {"dequantization": dequantization}, seed)
@@ -150,7 +159,7 @@ def fit_images(
         return
     if not quiet:
         show_model(flow, len(rows), len(held_out), f"{name}, {size} size")
-    with _options.exit_when_interrupted(checkpoint):
+    with _processes.start(fabric, checkpoint, threads):
         best, training = fit(
             flow,
             rows,
@@ -162,7 +171,10 @@ def fit_images(
             log_dir=log_dir,
             verbose=is_terminal() and not quiet,
             on_round_end=on_round_end,
+            fabric=fabric,
         )
+    if not fabric.is_global_zero:
+        return
     mean = Mean("bits/dim")
     for bits in iter_bits(best, held_out.x, held_out.context, 1, seed):
         mean.add(bits)
@@ -192,6 +204,7 @@ def score_images(
         int | None, typer.Option(help="Score only the first N images.", metavar="N", min=1, show_default=False)
     ] = None,
     seed: Seed = 0,
+    device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Compute the bits per dimension of images.
@@ -210,7 +223,7 @@ def score_images(
     target = _options.parse_size(resize)
     _options.check_not_input(output, data, model)
     writer = None if output is None else _options.open_writer(output)
-    flow = _options.load_image_flow(model)
+    flow = _options.load_image_flow(model, device)
     _options.set_threads(threads)
     with _options.rename_argument("path", "DATA"):
         images = read_images(data, split, target)
@@ -250,6 +263,7 @@ def sample_images(
         Literal["exact", "fixed-point", "sequential"], typer.Option(help="How to invert the layers.")
     ] = "exact",
     seed: Seed = 0,
+    device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Draw new images.
@@ -272,7 +286,7 @@ def sample_images(
     if columns is not None and suffix != ".png":
         raise ValueError(f"--columns must be left out unless --output ends in .png, got {output}")
     _options.check_output(output, model)
-    flow = _options.load_image_flow(model)
+    flow = _options.load_image_flow(model, device)
     if suffix == ".png" and flow.shape[0] not in (1, 3):
         raise ValueError(f"--output must end in .npz for images of {flow.shape[0]} channels: a .png file has 1 or 3")
     labels = choose_labels(flow, model, label, number)

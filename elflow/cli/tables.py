@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from elflow.cli import _options
+from elflow.cli import _options, _processes
 from elflow.cli._options import (
     Data,
     Dequantization,
+    Device,
+    Devices,
     LogDir,
     MaxSteps,
     Model,
     ModelOutput,
     NaValues,
+    Nodes,
+    Precision,
     Quiet,
     Resume,
     ScoreOutput,
@@ -69,6 +73,10 @@ def fit(
     max_steps: MaxSteps = None,
     validation: Annotated[float, typer.Option(help="Fraction of the rows to hold out for validation.")] = 0.1,
     seed: Seed = 0,
+    device: Device = "auto",
+    precision: Precision = "32",
+    devices: Devices = None,
+    nodes: Nodes = None,
     threads: Threads = None,
     resume: Resume = False,
     log_dir: LogDir = None,
@@ -83,6 +91,7 @@ def fit(
       elflow fit prices.parquet -o prices.elf --context country --bounds price=0:
 
     Run the same command with --resume to continue after Ctrl-C or a crash.
+    With --devices, several processes share every batch.
     """
     seconds = _options.parse_duration(time_limit)
     if not 0 < validation < 1:
@@ -95,13 +104,14 @@ def fit(
     rows, contexts = _read(data, na, drop, context)
     _options.check_names("--bounds", list(by_bounds), data, list(rows.columns))
     _options.check_names("--kind", list(by_kind), data, list(rows.columns))
+    fabric = _processes.make_fabric(device, precision, devices, nodes)
+    quiet = _processes.is_quiet(fabric, quiet)
 
     import elflow
     from elflow.flows.named import FLOW_NAMES
 
     if flow not in FLOW_NAMES:
         raise ValueError(f"--flow must be one of {FLOW_NAMES}, got {flow!r}")
-    _options.set_threads(threads)
     est = elflow.FlowDensity(
         flow=flow,
         columns={**by_bounds, **by_kind},
@@ -110,6 +120,8 @@ def fit(
         max_steps=max_steps,
         validation=validation,
         time_limit=seconds,
+        device=device,
+        precision=precision,
         log_dir=log_dir,
         random_state=seed,
         verbose=is_terminal() and not quiet,
@@ -120,8 +132,10 @@ def fit(
     est.fit_schema(rows, context=contexts)
     if not quiet:
         _show_schema(est, len(rows))
-    with _options.exit_when_interrupted(checkpoint):
-        est.fit(rows, context=contexts, checkpoint=checkpoint)
+    with _processes.start(fabric, checkpoint, threads):
+        est.fit(rows, context=contexts, checkpoint=checkpoint, fabric=fabric)
+    if not fabric.is_global_zero:
+        return
     elflow.save(est, output, notes={"fingerprint": fingerprint, "time_limit": seconds})
     checkpoint.unlink(missing_ok=True)
     if not quiet:
@@ -157,7 +171,7 @@ def _make_fingerprint(est: FlowDensity, rows: pd.DataFrame, contexts: pd.DataFra
     """Digest of the data and of all settings that decide about the model, but for the time limit."""
     from elflow.tabular import digest
 
-    apart = ("verbose", "log_dir", "time_limit")
+    apart = ("verbose", "log_dir", "time_limit", "device")
     settings = {name: value for name, value in est.get_params().items() if name not in apart}
     return digest(rows, contexts, json.dumps(settings, default=str))
 

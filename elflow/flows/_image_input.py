@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from elflow._checks import check_counts, check_rows
+from elflow._checks import check_counts, check_rows, has_values
 
 Images = Tensor | np.ndarray[Any, Any]
 """Images of integers, `(N, channels, height, width)`."""
@@ -59,7 +59,7 @@ def check_images(x: Images, shape: tuple[int, int, int], levels: int, device: to
             f"x must have the shape (N, {', '.join(map(str, shape))}), that is (N, channels, height, width), got "
             f"{tuple(x.shape)}{_suggest_remedy(tuple(x.shape), shape)}"
         )
-    if x.numel():
+    if x.numel() and has_values(x):
         low, high = int(x.min()), int(x.max())
         if low < 0 or high >= levels:
             raise ValueError(

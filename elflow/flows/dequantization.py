@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import Size, Tensor, nn
 
 from elflow.flows.elf import ELF
+from elflow.kernels import has_double
 from elflow.nn import InitializesParts
 
 __all__ = ["Cells", "Dequantized"]
@@ -112,6 +114,18 @@ class Dequantized(InitializesParts):
         if train_parts := getattr(self.flow, "train_parts", None):
             train_parts(indices)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights. Cells may be on the CPU instead, for devices without double precision."""
+        return next(chain(self.parameters(), self.buffers())).device
+
+    def draw_noise(self, n: int) -> Tensor | None:
+        """Random positions of the points of n rows in their cells, `(n, C)`; None if there are no cells."""
+        if not self.cells:
+            return None
+        device = self.device if has_double(self.device) else torch.device("cpu")
+        return torch.rand(n, len(self.cells), dtype=torch.double, device=device)
+
     def initialize_parts(self, rows: Cells, c: Tensor | None) -> None:
         """Initialise the learned noise and the flow."""
         if self.noise is not None:
@@ -140,17 +154,18 @@ class Dequantized(InitializesParts):
             (torch.Size([2, 1]), torch.Size([2]))
         """
         if not self.cells:
-            return rows.exact, rows.offset
-        ladj = 0.0
+            return rows.exact.to(self.device), rows.offset.to(self.device)
+        if noise is None:
+            noise = torch.rand_like(rows.low)
+        ladj: Tensor | float = 0.0
         if self.noise is not None:
-            normal = torch.randn_like(rows.low) if noise is None else torch.special.ndtri(noise)
-            normal = normal.to(rows.exact.dtype).expand(torch.broadcast_shapes(normal.shape, rows.low.shape))
+            normal = torch.special.ndtri(noise.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY))
+            normal = normal.to(self.device, rows.exact.dtype)
+            normal = normal.expand(torch.broadcast_shapes(normal.shape, rows.low.shape))
             noise_context = self._make_noise_context(rows, c).expand(*normal.shape[:-1], -1)
             v, log_slope = self.noise.transform(noise_context).call_and_ladj(normal)
             ladj = log_slope + (normal**2 - v**2).sum(-1) / 2
-            noise = torch.special.ndtr(v.double())
-        elif noise is None:
-            noise = torch.rand_like(rows.low)
+            noise = torch.special.ndtr(v.to(rows.low.device).double())
         is_linear = rows.width <= 0
         # Values of the other branch are replaced before ndtri, which must not see numbers outside (0, 1).
         u = torch.where(is_linear, 0.5, rows.low + rows.width * noise).clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
@@ -160,13 +175,14 @@ class Dequantized(InitializesParts):
         log_volume = (volume.log() + log_normal).sum(-1)
         z = z.to(rows.exact.dtype)
         z = torch.cat([rows.exact.expand(*z.shape[:-1], -1), z], -1)[..., self.order]
-        return z, rows.offset + log_volume.to(z.dtype) + ladj
+        return z.to(self.device), (rows.offset + log_volume.to(z.dtype)).to(self.device) + ladj
 
     def _make_noise_context(self, rows: Cells, c: Tensor | None) -> Tensor:
         """Context of the learned noise: exact numbers, the middle of each cell, and the context of the rows."""
         u = (rows.low + rows.width / 2).clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
         middle = torch.where(rows.width <= 0, rows.low - rows.width / 2, torch.special.ndtri(u)).to(rows.exact.dtype)
-        return torch.cat([rows.exact, middle] + ([] if c is None else [c]), -1)
+        known = torch.cat([rows.exact, middle], -1).to(self.device)
+        return known if c is None else torch.cat([known, c], -1)
 
 
 class DequantizedDistribution:
@@ -196,9 +212,9 @@ class DequantizedDistribution:
         z, log_volume = self.model.dequantize(rows, self.c, noise)
         return self.model.flow(self.c).log_prob(z) + log_volume
 
-    def log_probs(self, rows: Cells) -> Tensor:
+    def log_probs(self, rows: Cells, noise: Tensor | None = None) -> Tensor:
         """Bounds as of `log_prob` for each part of a mixture, `(parts, N)`."""
-        z, log_volume = self.model.dequantize(rows, self.c)
+        z, log_volume = self.model.dequantize(rows, self.c, noise)
         return self.model.flow(self.c).log_probs(z) + log_volume
 
     def sample(self, shape: Size | Sequence[int] = (), **options: Any) -> Tensor:

@@ -19,6 +19,7 @@ from elflow.flows._image_input import ImageContext, Images, check_images, encode
 from elflow.flows.levels import Levels
 from elflow.flows.multiscale import ConvolutionalELFTransform, MultiscaleELF
 from elflow.flows.noise import DEQUANTIZATIONS, ImageNoise, check_noise_sizes
+from elflow.kernels import has_double
 from elflow.nn import InitializesParts
 from elflow.transforms import invert, warn_not_converged
 
@@ -187,12 +188,22 @@ class ImageELF(InitializesParts):
             self.noise.initialize(levels)
         self.flow.initialize(self._dequantize(levels)[0], context)
 
-    def log_prob(self, x: Images, c: ImageContext = None) -> Tensor:
+    def draw_noise(self, n: int) -> Tensor:
+        """Random numbers from which `log_prob` computes the points of n images, `(n, features)`."""
+        shape = n, self.flow.features
+        if self.noise is not None:
+            return torch.randn(shape, dtype=self.dtype, device=self.device)
+        dtype = torch.double if has_double(self.device) else torch.float32
+        # A position of zero, which float32 draws once in 2^24, would be a logit far from all others.
+        return torch.rand(shape, dtype=dtype, device=self.device).clamp(min=torch.finfo(dtype).eps / 4)
+
+    def log_prob(self, x: Images, c: ImageContext = None, noise: Tensor | None = None) -> Tensor:
         """Stochastic lower bound (in expectation) on the log-probability of each image, in nats.
 
         Arguments:
             x: Images, integers `(N, channels, height, width)`.
             c: Their classes `(N,)` or vectors `(N, context)`, or one for all; None for a flow without context.
+            noise: Random numbers of `draw_noise(N)`; None draws new ones.
 
         Returns:
             `(N,)`.
@@ -200,7 +211,7 @@ class ImageELF(InitializesParts):
         levels = self._check_images(x)
         if self.training and not self.initialized and len(levels):
             self.initialize(x, c)
-        return self._compute_bound(levels, self._encode_context(c, len(levels)))
+        return self._compute_bound(levels, self._encode_context(c, len(levels)), noise)
 
     @torch.no_grad()
     def bits_per_dim(self, x: Images, c: ImageContext = None, n_draws: int = 1) -> Tensor:
@@ -327,12 +338,14 @@ class ImageELF(InitializesParts):
     def _encode_context(self, c: ImageContext, n: int) -> Tensor | None:
         return encode_context(c, n, self.classes, self.context, self.dtype, self.device)
 
-    def _compute_bound(self, levels: Tensor, c: Tensor | None) -> Tensor:
+    def _compute_bound(self, levels: Tensor, c: Tensor | None, noise: Tensor | None = None) -> Tensor:
         """Lower bound on the log-probability of each image, from one point of its cells, `(N,)`."""
         blocks = [(levels, c)] if torch.is_grad_enabled() else self._split(levels, c)
-        bounds = []
+        bounds: list[Tensor] = []
+        done = 0
         for block, context in blocks:
-            y, log_volume = self._dequantize(block)
+            y, log_volume = self._dequantize(block, None if noise is None else noise[done : done + len(block)])
+            done += len(block)
             # Not flow(context), which would set the ActNorms: only `initialize` may, together with the cells.
             bounds.append(self.flow.make_distribution(context).log_prob(y) + log_volume)
         return torch.cat(bounds)
@@ -352,16 +365,17 @@ class ImageELF(InitializesParts):
         contexts = [None] * len(levels.split(size)) if c is None else c.split(size)
         return list(zip(levels.split(size), contexts, strict=True))
 
-    def _dequantize(self, levels: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw logits y from the cells of levels.
+    def _dequantize(self, levels: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Draw logits y from the cells of levels, with the noise of `draw_noise`.
 
         Returns y, `(N, features)`, and the term that makes its log-density a bound for the image, `(N,)`.
         """
+        noise = self.draw_noise(len(levels)) if noise is None else noise
         if self.noise is None:
-            u = torch.rand(levels.shape, dtype=torch.double, device=levels.device)
+            u = noise
             y, log_volume = self.cells.dequantize(levels, u, 1 - u)
             return y.to(self.dtype), log_volume.to(self.dtype)
-        u, complement, log_q = self.noise(levels)
+        u, complement, log_q = self.noise(levels, noise)
         y, log_volume = self.cells.dequantize(levels, u, complement)
         return y.to(self.dtype), log_volume.to(self.dtype) - log_q
 
@@ -385,9 +399,9 @@ class ImageDistribution(Distribution):
         batch = Size() if self.c is None else self.c.shape[: self.c.ndim - bool(model.context)]
         super().__init__(batch, Size(model.shape), validate_args=False)
 
-    def log_prob(self, x: Images) -> Tensor:
+    def log_prob(self, x: Images, noise: Tensor | None = None) -> Tensor:
         """Stochastic lower bound (in expectation) on the log-probability of each image: see `ImageELF.log_prob`."""
-        return self.model.log_prob(x, self.c)
+        return self.model.log_prob(x, self.c, noise)
 
     def sample(self, sample_shape: Size | Sequence[int] = ()) -> Tensor:
         """Sample images, uint8 `(*sample_shape, *batch, channels, height, width)`."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from elflow._checks import check_choice
+from elflow.kernels import widen
 from elflow.nn import DataInitialized
 
 __all__ = ["Levels"]
@@ -54,8 +55,8 @@ class Levels(DataInitialized):
 
     def set_from(self, x: Tensor) -> bool:
         """Set the widths of the cells from pixels of any shape."""
-        share = torch.bincount(x.flatten().long(), minlength=self.levels).double()
-        share /= share.sum()
+        counts = torch.bincount(x.flatten().long(), minlength=self.levels)
+        share = widen(counts) / counts.sum()
         if self.warp == "zeros":
             share[1:] = (1 - share[0]) / (self.levels - 1)
         self.widths.copy_((1 - UNIFORM_SHARE) * share + UNIFORM_SHARE / self.levels)
@@ -83,10 +84,10 @@ class Levels(DataInitialized):
     def quantize(self, y: Tensor) -> Tensor:
         """The levels whose cells contain points with the given logits, uint8 of the same shape."""
         _, high = self._compute_edges()
-        return torch.bucketize(y.double().sigmoid(), high[:-1], right=True).to(torch.uint8)
+        return torch.bucketize(widen(y).sigmoid(), high[:-1], right=True).to(torch.uint8)
 
     def _compute_edges(self) -> tuple[Tensor, Tensor]:
-        """Lower and upper edges of the cells, `(levels,)` each, in double precision."""
-        edges = self.widths.double().cumsum(0)
+        """Lower and upper edges of the cells, `(levels,)` each, in double precision if the device has it."""
+        edges = widen(self.widths).cumsum(0)
         edges = edges / edges[-1]
         return torch.cat([edges.new_zeros(1), edges[:-1]]), edges

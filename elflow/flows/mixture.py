@@ -139,7 +139,7 @@ class GaussianMixture(FlowMixture):
         gaussians[0].initialize(x, c)
         if len(gaussians) == 1:
             return
-        best = _choose_mixture(x.double().numpy(), gaussians[0], len(gaussians))
+        best = _choose_mixture(x.cpu().double().numpy(), gaussians[0], len(gaussians))
         components = 1 if best is None else best.n_components
         if best is not None:
             for gaussian, mean, covariance in zip(gaussians, best.means_, best.covariances_, strict=False):

@@ -10,6 +10,7 @@ from torch.nn.functional import relu
 
 from elflow._checks import check_count
 from elflow.flows.multiscale import MultiscaleELF, Shape
+from elflow.kernels import widen
 from elflow.nn import InitializesParts
 
 __all__ = ["DEQUANTIZATIONS", "ImageNoise", "check_noise_sizes"]
@@ -61,21 +62,22 @@ class ImageNoise(InitializesParts):
         own = defaults | check_noise_sizes(sizes)
         return own["transforms"] * own["channels"] * (5 * own["blocks"] * own["channels"] + own["units"])
 
-    def forward(self, levels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, levels: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Draw a point in each cell.
 
         Arguments:
             levels: Levels of images, `(N, features)`.
+            noise: Normal random numbers of the same shape; None draws new ones.
 
         Returns:
             Positions u in (0, 1) and 1 - u, `(N, features)` each, and the log-density of each image's u, `(N,)`.
         """
         context = self._compute_features(levels)
-        normal = torch.randn(levels.shape, dtype=context.dtype, device=levels.device)
+        normal = torch.randn(levels.shape, dtype=context.dtype, device=levels.device) if noise is None else noise
         v, ladj = self.flow.transform(context).call_and_ladj(normal)
         # u = ndtr(v): du/dv is the normal density of v, whose constant cancels that of the density of `normal`.
         log_q = ((v**2 - normal**2) / 2).sum(-1) - ladj
-        return torch.special.ndtr(v.double()), torch.special.ndtr(-v.double()), log_q
+        return torch.special.ndtr(widen(v)), torch.special.ndtr(widen(-v)), log_q
 
     def initialize_parts(self, levels: Tensor, c: None = None) -> None:
         """Initialise the flow from levels of images, `(N, features)`."""

@@ -173,7 +173,7 @@ class Whitening(DataInitialized, LazyTransform):
             log_scale = log_scale + change / (1 + change.abs() / MAX_LOG_CHANGE)
             matrix = matrix + self.change
         loc, lower, coefficients = matrix.tensor_split([1, 1 + self.features], 1)
-        loc = loc[:, 0] if c is None else loc[:, 0] + c @ coefficients.T
+        loc = loc[:, 0] if c is None else loc[:, 0] + multiply(c, coefficients.T)
         return TriangularTransform(loc, lower.tril(-1), log_scale, self.order)
 
     @torch.no_grad()
@@ -254,6 +254,14 @@ def shrink_correlation(x: Tensor) -> Tensor:
     return (1 - best) * (x.T @ x / len(x)) + best * torch.eye(x.shape[1]).to(x)
 
 
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """Matrix product in the precision of its factors: data have more digits than autocast keeps."""
+    if a.is_meta or not torch.is_autocast_enabled(a.device.type):
+        return a @ b
+    with torch.autocast(a.device.type, enabled=False):
+        return a @ b
+
+
 class TriangularTransform(Transform):
     """Affine transform y = exp(s) * (u + L u) with u = x - loc, of features in a given order.
 
@@ -274,8 +282,7 @@ class TriangularTransform(Transform):
 
     def _call(self, x: Tensor) -> Tensor:
         u = x[..., self.order] - self.loc
-        y: Tensor = (u + u @ self.lower.T) * self.log_scale.exp()
-        return y.to(x.dtype)  # autocast may return a lower precision
+        return (u + multiply(u, self.lower.T)) * self.log_scale.exp()
 
     def _inverse(self, y: Tensor) -> Tensor:
         scaled = (y * (-self.log_scale).exp()).reshape(-1, y.shape[-1])

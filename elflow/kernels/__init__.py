@@ -13,9 +13,9 @@ import torch
 
 from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.kernels import native, reference, triton
-from elflow.kernels.contract import Backend, NonFiniteError
+from elflow.kernels.contract import Backend, NonFiniteError, has_double, widen
 
-__all__ = ["Backend", "NonFiniteError", "available", "backend", "select"]
+__all__ = ["Backend", "NonFiniteError", "available", "backend", "has_double", "select", "widen"]
 
 BACKENDS = {b.name: b for b in (native.BACKEND, triton.BACKEND, reference.BACKEND)}
 """All backends, the fastest first. The last one supports every input."""

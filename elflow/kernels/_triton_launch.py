@@ -13,6 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
+from elflow._checks import are_finite_checks_deferred
 from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.kernels import reference
 from elflow.kernels._operators import (
@@ -171,8 +172,11 @@ def run_transform(
 
 
 def _check(constants: Tensor, weights: Sequence[Tensor], b2: Tensor | None, units: int) -> None:
-    """Raise an error if a constant is not finite. This waits for the GPU, except while it records a graph."""
-    if constants.is_cuda and torch.cuda.is_current_stream_capturing():
+    """Raise an error if a constant is not finite.
+
+    This waits for the GPU, except while it records a graph and inside `defer_finite_checks`.
+    """
+    if are_finite_checks_deferred() or (constants.is_cuda and torch.cuda.is_current_stream_capturing()):
         return
     wrong = ~constants.isfinite()
     if b2 is not None:

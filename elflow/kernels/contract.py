@@ -23,7 +23,7 @@ from torch import Tensor
 
 from elflow.activations import PiecewiseQuadratic
 
-__all__ = ["MAX_LOG", "Backend", "NonFiniteError", "require_finite"]
+__all__ = ["MAX_LOG", "Backend", "NonFiniteError", "has_double", "require_finite", "widen"]
 
 MAX_LOG = 12.0
 """Logarithms in phi are clamped to +-12, far beyond the needs of data: edges are between 6e-6 and 1.6e5 wide."""
@@ -126,3 +126,23 @@ def require_finite(*, phi: Tensor | None = None, **parameters: Tensor) -> None:
             f"w1 * w2 must be finite, got {overflows} of {total.numel()} networks whose product exceeds the largest "
             "float64"
         )
+
+
+def has_double(device: torch.device) -> bool:
+    """Whether a device computes in double precision.
+
+    Example:
+        >>> has_double(torch.device("cpu")), has_double(torch.device("mps"))
+        (True, False)
+    """
+    return device.type != "mps"
+
+
+def widen(t: Tensor) -> Tensor:
+    """Convert to float64, if the device has it.
+
+    Example:
+        >>> widen(torch.zeros(2)).dtype
+        torch.float64
+    """
+    return t.double() if has_double(t.device) else t

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from elflow._checks import is_under_transform
 from elflow.activations import FELU, PiecewiseQuadratic
@@ -65,7 +66,8 @@ class ElfBumps(torch.autograd.Function):
 def elf_bumps(
     x: Tensor, phi: Tensor, units: int, bound: float, activation: PiecewiseQuadratic
 ) -> tuple[Tensor, Tensor]:
-    if not torch.compiler.is_compiling():
+    # Tensors without values, while compiling or fake ones, need the operator, which knows the shapes of its results.
+    if not torch.compiler.is_compiling() and not isinstance(phi, FakeTensor):
         y, log_slope = ElfBumps.apply(x, phi, units, bound)
         return y, log_slope
     y, log_slope, _, _, _ = torch.ops.elflow.elf_bumps.default(x, phi, units, bound)

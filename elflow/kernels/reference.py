@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from elflow._checks import is_under_transform
+from elflow._checks import are_finite_checks_deferred, has_values
 from elflow.activations import PiecewiseQuadratic
-from elflow.kernels.contract import MAX_LOG, Backend, require_finite
+from elflow.kernels.contract import MAX_LOG, Backend, require_finite, widen
 
 __all__ = ["BACKEND"]
 
@@ -208,14 +208,9 @@ def run_in_slices(search: Callable[..., Tensor], work: int, *tensors: Tensor, ac
     return torch.cat([search(*each, activation) for each in slices])
 
 
-def widen(t: Tensor) -> Tensor:
-    """Convert to float64, which the mps device does not have."""
-    return t if t.device.type == "mps" else t.double()
-
-
 def check_parameters(**parameters: Tensor) -> None:
-    """`require_finite`, if the tensors have values: not while compiling, in torch.func, or on the meta device."""
-    if not (torch.compiler.is_compiling() or is_under_transform() or parameters["w1"].is_meta):
+    """`require_finite`, if the tensors have values."""
+    if has_values(parameters["w1"]) and not are_finite_checks_deferred():
         require_finite(**parameters)
 
 

@@ -54,7 +54,7 @@ class ActNorm(DataInitialized, LazyTransform):
         A coordinate that is constant in the batch keeps the scale 1. With `torch.distributed` initialised, the
         statistics are those of the batches of all processes.
         """
-        rows = x.detach().reshape(-1, len(self.loc)).double()
+        rows = x.detach().reshape(-1, len(self.loc)).cpu().double()  # not every device has double precision
         count = _sum_over_processes(rows.new_tensor([len(rows)]))
         if count < 2:
             return False
@@ -68,6 +68,9 @@ class ActNorm(DataInitialized, LazyTransform):
 
 
 def _sum_over_processes(sums: Tensor) -> Tensor:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.all_reduce(sums)
-    return sums
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return sums
+    # NCCL reduces tensors on GPUs only, also those of a flow that is initialised on the CPU.
+    total = sums.cuda() if torch.distributed.get_backend() == "nccl" else sums
+    torch.distributed.all_reduce(total)
+    return total.to(sums.device)

@@ -8,7 +8,7 @@ from typing import Any
 
 from elflow._checks import check_choice, check_count, check_positive
 from elflow.flows.named import FLOW_NAMES
-from elflow.training import Recipe
+from elflow.training import PRECISIONS, Recipe, choose_device
 
 __all__ = ["MEMBERS", "check_parameters", "default_members", "default_options", "default_recipe"]
 
@@ -33,6 +33,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     check_choice("flow", parameters["flow"], FLOW_NAMES)
     check_choice("missing", parameters["missing"], ["error", "model"])
     check_choice("dequantization", parameters["dequantization"], ["uniform", "variational"])
+    choose_device(parameters["device"])
+    check_choice("precision", parameters["precision"], PRECISIONS)
     validation = parameters["validation"]
     if not isinstance(validation, Real) or not 0 < float(validation) < 1:
         raise ValueError(f"validation must be a fraction in (0, 1), got {validation!r}")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -50,7 +50,10 @@ from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
 from elflow.tabular.frames import ContextTable, Table, digest, table_kind
 from elflow.tabular.schema import Schema
-from elflow.training import Recipe, fit
+from elflow.training import Recipe, fit, make_fabric
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["N_DRAWS", "FlowDensity"]
 
@@ -91,6 +94,9 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         patience: Number of rounds without a better held-out log-likelihood after which training stops.
         validation: Fraction of the rows that are held out for early stopping and for the weights of the members.
         time_limit: Maximum training time in seconds; None for no limit.
+        device: Device of the training: `"cpu"`, `"cuda"`, `"mps"`, or `"auto"`, a CUDA device if there is one and the
+            CPU otherwise. The fitted density is on the CPU, where it scores in double precision.
+        precision: `"32"`, or `"bf16-mixed"`, in which hypernetworks multiply matrices in bfloat16.
         log_dir: Folder for logs as CSV and for TensorBoard.
         random_state: Seed or generator.
         verbose: Whether to show progress.
@@ -133,6 +139,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         patience: int | None = None,
         validation: float = 0.1,
         time_limit: float | None = None,
+        device: str | torch.device = "auto",
+        precision: str = "32",
         log_dir: str | os.PathLike[str] | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
@@ -151,6 +159,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         self.patience = patience
         self.validation = validation
         self.time_limit = time_limit
+        self.device = device
+        self.precision = precision
         self.log_dir = log_dir
         self.random_state = random_state
         self.verbose = verbose
@@ -163,6 +173,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         context: ContextTable | None = None,
         sample_weight: ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        fabric: Fabric | None = None,
     ) -> FlowDensity:
         """Fit the density of the rows of X by maximum likelihood.
 
@@ -173,6 +184,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             sample_weight: Weight of each row in the likelihood, `(N,)`.
             checkpoint: File for the state of training after each round. If it exists, training resumes from it, and
                 ends with the weights of an uninterrupted training. It is not deleted at the end.
+            fabric: A launched `lightning_fabric.Fabric` for several processes, instead of `device` and `precision`: see
+                `elflow.training.make_fabric`. All processes fit the same table, and end with the same density.
 
         Returns:
             The estimator.
@@ -185,6 +198,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             20
         """
         check_parameters(self.get_params())
+        fabric = fabric or make_fabric(self.device, self.precision)
         if getattr(y, "ndim", 1) == 2:
             raise ValueError("y is ignored and must not be a table: pass a context with context=")
         frame = self._as_frame(X, fitting=True)
@@ -205,7 +219,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         if key is None or key != self._digest_schema_input(X, frame, context_frame):
             self._infer_schemas(X, frame, context_frame)
         self.n_rows_ = len(frame)
-        self.seed_ = seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        drawn = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.seed_ = seed = fabric.broadcast(drawn)  # the same in all processes, also without a random state
         held_out = split_mask(len(frame), self.validation, seed)
         self.row_hashes_: RowHashes | None = RowHashes.fit(self.schema_, frame, held_out)
         # Validation rows are to score as new rows do: the widths of cells do not depend on them either.
@@ -232,8 +247,9 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             fingerprint=digest(frame, context_frame, weight, json.dumps(settings, default=_describe_setting)),
             log_dir=self.log_dir,
             verbose=self.verbose,
+            fabric=fabric,
         )
-        self.model_, kept = stack_members(trained, validation_rows, N_DRAWS)
+        self.model_, kept = stack_members(trained.cpu(), validation_rows, N_DRAWS)
         self.options_ = options | {
             "members": [options["members"][k] for k in kept],
             "components": count_components(self.model_),

@@ -1,8 +1,33 @@
 """Training of flows by maximum likelihood: `fit`, its settings and its record."""
 
+from elflow.training.devices import (
+    DEVICES,
+    PRECISIONS,
+    LostProcessError,
+    choose_device,
+    launch,
+    make_fabric,
+    name_lost_process,
+)
 from elflow.training.loop import fit
 from elflow.training.recipe import OPTIMIZERS, SCHEDULES, Recipe, image_recipe
 from elflow.training.record import Training, format_duration
 from elflow.training.rows import Rows
 
-__all__ = ["OPTIMIZERS", "SCHEDULES", "Recipe", "Rows", "Training", "fit", "format_duration", "image_recipe"]
+__all__ = [
+    "DEVICES",
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "SCHEDULES",
+    "LostProcessError",
+    "Recipe",
+    "Rows",
+    "Training",
+    "choose_device",
+    "fit",
+    "format_duration",
+    "image_recipe",
+    "launch",
+    "make_fabric",
+    "name_lost_process",
+]

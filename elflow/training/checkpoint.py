@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from elflow._files import replacing
+from elflow.training.recipe import Recipe
+from elflow.training.rows import Rows, RowSource, StreamSource
 
-__all__ = ["read_checkpoint", "write_checkpoint"]
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["compute_fingerprint", "read_checkpoint", "read_shared_checkpoint", "write_checkpoint"]
 
 
 def write_checkpoint(path: Path, state: dict[str, Any], fingerprint: str) -> None:
@@ -41,7 +49,7 @@ def read_checkpoint(path: Path | None, fingerprint: str) -> dict[str, Any] | Non
     if path is None or not path.exists():
         return None
     try:
-        content = torch.load(path, weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
         stored: str = content["fingerprint"]
         state: dict[str, Any] = content["state"]
     except Exception as error:  # torch.load raises errors of many kinds for damaged files
@@ -54,3 +62,36 @@ def read_checkpoint(path: Path | None, fingerprint: str) -> dict[str, Any] | Non
             "delete it to start again"
         )
     return state
+
+
+def read_shared_checkpoint(path: Path, fingerprint: str, fabric: Fabric) -> dict[str, Any] | None:
+    """The state in a checkpoint, which the first process reads for all of them."""
+    outcome: dict[str, Any] | ValueError | None = None
+    if fabric.is_global_zero:
+        try:
+            outcome = read_checkpoint(path, fingerprint)
+        except ValueError as error:
+            outcome = error
+    outcome = fabric.broadcast(outcome)
+    if isinstance(outcome, ValueError):
+        raise outcome
+    return outcome
+
+
+def compute_fingerprint(
+    text: str,
+    flow: nn.Module,
+    source: RowSource | StreamSource,
+    validation: Rows | None,
+    recipe: Recipe,
+    seed: int,
+) -> str:
+    """Digest of all that the weights of a training run depend on, which must not change when it resumes."""
+    shapes = {key: list(value.shape) for key, value in flow.state_dict().items()}
+    settings = [text, shapes, recipe.to_dict() | {"time_limit": None}, seed]
+    digest = hashlib.sha256(json.dumps(settings).encode())
+    if isinstance(source, RowSource):
+        source.rows.update_digest(digest)
+    if validation is not None:
+        validation.update_digest(digest)
+    return digest.hexdigest()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import time
@@ -16,11 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.optim.swa_utils import PARAM_LIST, AveragedModel
+from torch.optim.swa_utils import AveragedModel
 
 from elflow._checks import warn_user
 from elflow.kernels import NonFiniteError
-from elflow.training.checkpoint import read_checkpoint, write_checkpoint
+from elflow.training.averages import Mean, make_exponential_average
+from elflow.training.checkpoint import compute_fingerprint, read_shared_checkpoint, write_checkpoint
+from elflow.training.devices import make_fabric, name_lost_process
 from elflow.training.monitor import Monitor
 from elflow.training.recipe import Recipe
 from elflow.training.record import Training
@@ -62,12 +62,13 @@ def fit(
 
     Training proceeds in rounds of `recipe.round_steps` steps. After each round the averaged weights are scored on the
     validation rows. Batches and noise depend only on the seed and the step, so that a run which resumes from its
-    checkpoint ends with the weights of one that was never interrupted, bit for bit.
+    checkpoint ends with the weights of one that was never interrupted, bit for bit. Several processes share each batch
+    and its noise, and follow the training of one process up to rounding.
 
     Arguments:
         flow: The flow; any module for which `flow(context).log_prob(x)` is the log-density. It is not modified.
         data: Training data: `Rows`, a tensor `(N, features)`, a pair of features and context, or a function that
-            returns the next batch in one of these forms.
+            returns the next batch in one of these forms, the same in all processes.
         validation: Held-out data, which select the best weights, drive the plateau schedule and stop training.
             Without them the last averaged weights are returned, and only steps and time stop training.
         recipe: Training settings.
@@ -79,12 +80,13 @@ def fit(
         log_dir: A folder for logs as CSV and, if TensorBoard is installed, for TensorBoard.
         verbose: Whether to show a progress bar.
         on_round_end: Called after each round with the flow of averaged weights, in evaluation mode, and the round's
-            entry of the history.
-        fabric: A launched `lightning_fabric.Fabric` for other devices, precisions or several processes; by default one
-            CPU device.
+            entry of the history; in the first process only.
+        fabric: A launched `lightning_fabric.Fabric` for other devices, precisions or several processes, such as that of
+            `make_fabric`; by default one CPU device.
 
     Returns:
-        A copy of the flow with the best averaged weights, in evaluation mode, and the training record.
+        A copy of the flow with the best averaged weights, in evaluation mode, and the training record. The flow is on
+        the device of the training.
 
     Example:
         >>> import elflow
@@ -95,7 +97,7 @@ def fit(
         [50, 100]
     """
     recipe = recipe or Recipe()
-    fabric = fabric or _make_cpu_fabric()
+    fabric = fabric or make_fabric("cpu")
     source = _make_source(data, recipe.batch_size, seed, fabric)
     held_out = None if validation is None else as_rows("validation", validation)
     if held_out is not None:
@@ -103,19 +105,23 @@ def fit(
     path, state = None, None
     if checkpoint is not None:
         path = Path(checkpoint)
-        fingerprint = _compute_fingerprint(fingerprint, flow, source, held_out, recipe, seed)
-        state = read_checkpoint(path, fingerprint)
+        fingerprint = compute_fingerprint(fingerprint, flow, source, held_out, recipe, seed)
+        state = read_shared_checkpoint(path, fingerprint, fabric)
     start = time.monotonic()
     with torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []):
         torch.manual_seed(seed)
         flow = deepcopy(flow).train()
         if state is None and (initialize := getattr(flow, "initialize", None)):
+            # On the CPU of every process, from the same rows: not every device has double precision.
             initial = source.take_initial(N_INITIAL_ROWS)
             initialize(initial.x, initial.context)
         run = _Run(flow, recipe, fabric, start)
         if state is not None:
             run.load_state_dict(state)
-        with Monitor(recipe, log_dir, verbose) if fabric.is_global_zero else nullcontext() as monitor:
+        with (
+            Monitor(recipe, log_dir, verbose) if fabric.is_global_zero else nullcontext() as monitor,
+            name_lost_process(fabric),
+        ):
             while not run.stopped:
                 is_complete = run.train_round(source, seed, monitor)
                 entry = run.validate(held_out, seed)
@@ -124,7 +130,7 @@ def fit(
                 # Rounds that the time limit has changed are not stored: a resumed run with more time repeats them.
                 if path is not None and is_complete and not run.is_cooling and fabric.is_global_zero:
                     write_checkpoint(path, run.state_dict(), fingerprint)
-                if on_round_end is not None:
+                if on_round_end is not None and fabric.is_global_zero:
                     with torch.random.fork_rng(devices=[]):
                         on_round_end(run.averaged.module.eval(), entry)
                     run.averaged.module.train()
@@ -146,9 +152,10 @@ class _Run:
         self.parameters = [p for p in flow.parameters() if p.requires_grad]
         optimizer = recipe.make_optimizer(self.parameters)
         self.scheduler = recipe.make_scheduler(optimizer)
+        # All processes start from the weights of the first one: setup copies them, to be averaged afterwards.
+        self.module, self.optimizer = fabric.setup(LogLikelihood(flow), optimizer)
         self.averaged = AveragedModel(flow, multi_avg_fn=make_exponential_average(recipe.ema_decay))
         self.averaged.n_averaged.fill_(1)  # the initial weights are the first ones averaged
-        self.module, self.optimizer = fabric.setup(LogLikelihood(flow), optimizer)
         self.history: list[dict[str, float]] = []
         self.selection = Selection(flow, recipe.patience, recipe.race_steps)
         self.step = 0
@@ -158,7 +165,7 @@ class _Run:
         self.is_cooling = False  # whether a rate was lowered because the time limit is near
         self._seconds_before = 0.0  # of earlier runs, which this one continues
         self._start = start  # the time before the initialisation of the flow
-        self._training_mean = _Mean()
+        self._training_mean = Mean()
 
     @property
     def seconds(self) -> float:
@@ -171,9 +178,10 @@ class _Run:
 
     def train_round(self, source: RowSource | StreamSource, seed: int, monitor: Monitor | None) -> bool:
         """Train for one round, and return whether it is complete: the time limit may cut it short."""
-        # The noise of a round depends on seed, step and process only: a resumed training draws the same.
-        torch.manual_seed(seed * 1_000_003 + self.step + 2**40 * self.fabric.global_rank)
-        self._training_mean = _Mean()
+        # The noise of a round depends on seed and step only: a resumed training draws the same, and so do processes
+        # that share its batches.
+        torch.manual_seed(seed * 1_000_003 + self.step)
+        self._training_mean = Mean()
         end = min(self.step + self.recipe.round_steps, self.recipe.max_steps)
         for batch in source.iter_batches(range(self.step, end)):
             self.train_step(batch)
@@ -184,16 +192,20 @@ class _Run:
         return self.step == end
 
     def train_step(self, batch: Rows) -> None:
-        """One step of the optimizer on a batch; a step whose loss or gradient is not finite is skipped."""
+        """One step of the optimizer on a batch of all processes.
+
+        A step whose loss or gradient is not finite is skipped.
+        """
         self.step += 1
         total, weight, is_refused = torch.tensor(math.nan), 0.0, False
         try:
-            total, weight = self.module(batch.to(self.fabric.device))
+            total, weight = self.module(self._take_share(batch))
         except NonFiniteError:  # weights so large that the networks overflow
             is_refused = True
         loss = norm = torch.tensor(math.nan)
         if not self._is_any(is_refused):  # otherwise no process may wait for the gradients of the others
-            loss = -total / len(batch)
+            # Gradients are averaged over processes, whose shares may differ by a row.
+            loss = -total * self.fabric.world_size / len(batch)
             self.optimizer.zero_grad()
             self.fabric.backward(loss)
             clipped = self.fabric.clip_gradients(
@@ -210,6 +222,25 @@ class _Run:
             self._skip(loss.item(), norm.item())
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
+
+    def _freeze_finished_parts(self) -> None:
+        """Leave parts that are not trained any more out of the gradients for which the processes wait."""
+        selection = self.selection
+        finished = [selection.parts[k] for k in selection.trainable if k not in selection.trained]
+        parameters = [p for part in finished for p in self.flow.get_submodule(part).parameters() if p.requires_grad]
+        if self.fabric.world_size == 1 or not parameters or not selection.trained:
+            return
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        # The wrapper of DistributedDataParallel expects a gradient of all parameters that it was built with.
+        self.module = self.fabric.setup_module(LogLikelihood(self.flow))
+
+    def _take_share(self, rows: Rows) -> Rows:
+        """The share of this process in rows of all processes, with its noise."""
+        rows = rows.draw_noise(self.flow)
+        if self.fabric.world_size > 1:
+            rows = rows.take(slice(self.fabric.global_rank, None, self.fabric.world_size))
+        return rows.to(self.fabric.device)
 
     def _update_weights(self) -> None:
         """A step of the optimizer, with a lower learning rate near the time limit."""
@@ -265,6 +296,7 @@ class _Run:
             if not math.isfinite(score):
                 warn_user(f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning)
             self.selection.update(weights, scores, self.step)
+            self._freeze_finished_parts()
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(score if math.isfinite(score) else -math.inf)
         if self.step >= self.recipe.max_steps:
@@ -283,14 +315,17 @@ class _Run:
         The noise is the same in every round.
         """
         torch.manual_seed(seed)
-        means = [_Mean() for _ in self.selection.parts]
-        rank, world_size = self.fabric.global_rank, self.fabric.world_size
+        means = [Mean() for _ in self.selection.parts]
         flow = self.averaged.module.eval()
-        for start in range(rank * MAX_BLOCK_ROWS, len(validation), world_size * MAX_BLOCK_ROWS):
-            block = validation.take(slice(start, start + MAX_BLOCK_ROWS)).to(self.fabric.device)
+        for start in range(0, len(validation), MAX_BLOCK_ROWS):
+            block = self._take_share(validation.take(slice(start, start + MAX_BLOCK_ROWS)))
+            if not len(block):
+                continue
             try:
                 distribution = flow(block.context)
-                log_probs = [distribution.log_prob(block.x)] if len(means) == 1 else distribution.log_probs(block.x)
+                log_probs = (
+                    [block.log_prob(distribution)] if len(means) == 1 else block.log_prob(distribution, "log_probs")
+                )
                 for mean, log_prob in zip(means, log_probs, strict=True):
                     mean.add(*sum_rows(log_prob, block.weight))
             except NonFiniteError:  # weights so large that the networks overflow
@@ -299,12 +334,12 @@ class _Run:
         self.averaged.module.train()
         return [self._sum_over_processes(mean).value for mean in means]
 
-    def _sum_over_processes(self, mean: _Mean) -> _Mean:
+    def _sum_over_processes(self, mean: Mean) -> Mean:
         """The mean over the rows of all processes."""
         if self.fabric.world_size == 1:
             return mean
         sums = torch.tensor([mean.total, mean.weight], dtype=torch.float64, device=self.fabric.device)
-        total = _Mean()
+        total = Mean()
         total.total, total.weight = cast(Tensor, self.fabric.all_reduce(sums, reduce_op="sum")).tolist()
         return total
 
@@ -341,6 +376,7 @@ class _Run:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         self.selection.load_state_dict(state["selection"])
+        self._freeze_finished_parts()
         self._seconds_before = state["seconds"]
         for name in _COUNTERS:
             setattr(self, name, state[name])
@@ -363,7 +399,7 @@ class LogLikelihood(nn.Module):
         self.flow = flow
 
     def forward(self, rows: Rows) -> tuple[Tensor, float]:
-        return sum_rows(self.flow(rows.context).log_prob(rows.x), rows.weight)
+        return sum_rows(rows.log_prob(self.flow(rows.context)), rows.weight)
 
 
 def sum_rows(log_prob: Tensor, weight: Tensor | None) -> tuple[Tensor, float]:
@@ -373,65 +409,15 @@ def sum_rows(log_prob: Tensor, weight: Tensor | None) -> tuple[Tensor, float]:
     return (log_prob * weight).sum(), float(weight.sum())
 
 
-class _Mean:
-    """Running weighted mean."""
-
-    def __init__(self) -> None:
-        self.total = 0.0
-        self.weight = 0.0
-
-    def add(self, total: Tensor, weight: float) -> None:
-        self.total += float(total.detach())
-        self.weight += weight
-
-    @property
-    def value(self) -> float:
-        return self.total / self.weight if self.weight else math.nan
-
-
-def make_exponential_average(decay: float) -> Callable[[PARAM_LIST, PARAM_LIST, Tensor | int], None]:
-    """Exponential moving average of weights, for torch's `AveragedModel`.
-
-    The decay is smaller in the first steps, so that the initial weights are forgotten quickly.
-    """
-
-    @torch.no_grad()
-    def update(averaged: PARAM_LIST, current: PARAM_LIST, count: Tensor | int) -> None:
-        keep = min(decay, (1 + int(count)) / (10 + int(count)))
-        torch._foreach_lerp_(averaged, current, 1 - keep)
-
-    return update
-
-
 def _make_source(data: Data, batch_size: int, seed: int, fabric: Fabric) -> RowSource | StreamSource:
     """Batches of rows in memory, or of a function that returns the next batch."""
     if callable(data) and not isinstance(data, Rows | Tensor):
         return StreamSource(data)
     rows = as_rows("data", data)
     rows.check("data")
-    return RowSource(rows, batch_size, seed, fabric.global_rank, fabric.world_size)
-
-
-def _make_cpu_fabric() -> Fabric:
-    from lightning_fabric import Fabric
-
-    return Fabric(accelerator="cpu", devices=1)
-
-
-def _compute_fingerprint(
-    text: str,
-    flow: nn.Module,
-    source: RowSource | StreamSource,
-    validation: Rows | None,
-    recipe: Recipe,
-    seed: int,
-) -> str:
-    """Digest of all that the weights of a training run depend on, which must not change when it resumes."""
-    shapes = {key: list(value.shape) for key, value in flow.state_dict().items()}
-    settings = [text, shapes, recipe.to_dict() | {"time_limit": None}, seed]
-    digest = hashlib.sha256(json.dumps(settings).encode())
-    if isinstance(source, RowSource):
-        source.rows.update_digest(digest)
-    if validation is not None:
-        validation.update_digest(digest)
-    return digest.hexdigest()
+    source = RowSource(rows, batch_size, seed, fabric.device)
+    if source.batch_size < fabric.world_size:
+        raise ValueError(
+            f"batch_size must be at least the number of processes, {fabric.world_size}, got {source.batch_size}"
+        )
+    return source

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from elflow._checks import check_finite
 from elflow.flows.dequantization import Cells
+from elflow.kernels import has_double
 
 __all__ = ["Batch", "RowSource", "Rows", "StreamSource", "as_rows"]
+
+MAX_DEVICE_BYTES = 2**32
+"""Maximum memory of rows that are moved to the device of a training as a whole."""
 
 
 class Rows:
@@ -24,6 +29,7 @@ class Rows:
         x: Features, `(N, features)`; images, `(N, channels, height, width)`; or `Cells` for a `Dequantized` flow.
         context: Context, `(N, context)`; class labels, `(N,)`, for images.
         weight: Weight of each row in the likelihood, `(N,)`.
+        noise: Random numbers of each row, `(N, ...)`: see `draw_noise`.
 
     Example:
         >>> rows = Rows(torch.randn(10, 2), context=torch.randn(10, 1))
@@ -31,10 +37,13 @@ class Rows:
         (10, 3)
     """
 
-    def __init__(self, x: Any, context: Tensor | None = None, weight: Tensor | None = None) -> None:
+    def __init__(
+        self, x: Any, context: Tensor | None = None, weight: Tensor | None = None, noise: Tensor | None = None
+    ) -> None:
         self.x = x
         self.context = context
         self.weight = weight
+        self.noise = noise
 
     def __len__(self) -> int:
         return len(self.x.offset if isinstance(self.x, Cells) else self.x)
@@ -43,13 +52,44 @@ class Rows:
         context = "" if self.context is None else f", context={tuple(self.context.shape)}"
         return f"Rows({len(self)}{context}{'' if self.weight is None else ', weighted'})"
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the features."""
+        device: torch.device = (self.x.low if isinstance(self.x, Cells) else self.x).device
+        return device
+
     def take(self, index: Tensor | slice) -> Rows:
         """The rows at an index: integers, a mask or a slice."""
         return self._map(lambda part: part[index])
 
     def to(self, device: torch.device) -> Rows:
-        """The same rows on another device."""
-        return self._map(lambda part: part.to(device, non_blocking=True))
+        """The same rows on another device; cells stay where they are if it has no double precision."""
+        context, weight = (None if part is None else part.to(device) for part in (self.context, self.weight))
+        if isinstance(self.x, Cells):
+            keep = not has_double(device)
+            return Rows(self.x if keep else Cells(*(part.to(device) for part in self.x)), context, weight, self.noise)
+        return Rows(self.x.to(device), context, weight, self.noise)
+
+    def draw_noise(self, flow: nn.Module) -> Rows:
+        """The same rows, with the random numbers of the flow's method `draw_noise(n)`, if it has one.
+
+        Processes that share a batch draw the numbers of all its rows first, and take their share of rows and numbers
+        then. So the noise of a row does not depend on the number of processes.
+        """
+        draw = getattr(flow, "draw_noise", None)
+        return self if draw is None else Rows(self.x, self.context, self.weight, draw(len(self)))
+
+    def log_prob(self, distribution: Any, method: str = "log_prob") -> Tensor:
+        """Log-density of each row under a distribution, with the noise of the rows if they have any."""
+        function = getattr(distribution, method)
+        result: Tensor = function(self.x) if self.noise is None else function(self.x, noise=self.noise)
+        return result
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of all tensors, in bytes."""
+        parts = [*self.x] if isinstance(self.x, Cells) else [self.x]
+        return sum(part.nbytes for part in [*parts, self.context, self.weight] if part is not None)
 
     def check(self, name: str) -> None:
         """Raise an error if shapes do not match or a value is not finite; the error names the argument `name`."""
@@ -80,7 +120,8 @@ class Rows:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Rows:
         x = Cells(*map(function, self.x)) if isinstance(self.x, Cells) else function(self.x)
-        return Rows(x, *(None if part is None else function(part) for part in (self.context, self.weight)))
+        others = self.context, self.weight, self.noise
+        return Rows(x, *(None if part is None else function(part) for part in others))
 
 
 Batch = Rows | Tensor | Sequence[Tensor]
@@ -108,14 +149,14 @@ class RowSource:
 
     Each pass over the rows has its own permutation, which depends only on the seed and the index of the pass. So the
     batch of a step depends only on the index of the step, and a resumed training sees the batches that it would have
-    seen without the interruption.
+    seen without the interruption. Batches are those of all processes together: each takes its share of them.
 
     Arguments:
         rows: The rows.
         batch_size: The number of rows in a batch, over all processes.
         seed: Seed of the permutations.
-        rank: The index of this process, which takes its share of each batch.
-        world_size: The number of processes.
+        device: The device on which batches are taken. Rows of more than 4 GiB stay where they are, and only their
+            batches are moved.
 
     Example:
         >>> source = RowSource(Rows(torch.arange(6.0)[:, None]), batch_size=3, seed=0)
@@ -124,12 +165,17 @@ class RowSource:
         [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     """
 
-    def __init__(self, rows: Rows, batch_size: int, seed: int, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, rows: Rows, batch_size: int, seed: int, device: torch.device | None = None) -> None:
         self.rows = rows
         self.batch_size = min(batch_size, len(rows))
         self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
+        self.device = device or torch.device("cpu")
+
+    @cached_property
+    def _rows_at_hand(self) -> Rows:
+        """The rows on the device of the training, if they fit."""
+        fits = self.rows.n_bytes <= MAX_DEVICE_BYTES and (has_double(self.device) or not isinstance(self.rows.x, Cells))
+        return self.rows.to(self.device) if fits else self.rows
 
     def take_initial(self, count: int) -> Rows:
         """Random rows for data-dependent initialisation: the order of a table may have a meaning, such as time.
@@ -148,17 +194,21 @@ class RowSource:
         """Yield the batch of each step."""
         per_pass = len(self.rows) // self.batch_size
         current, order = -1, torch.empty(0)
+        rows = self._rows_at_hand
         for step in steps:
             number, position = divmod(step, per_pass)
             if number != current:
                 generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-                current, order = number, torch.randperm(len(self.rows), generator=generator)
-            batch = order[position * self.batch_size : (position + 1) * self.batch_size]
-            yield self.rows.take(batch[self.rank :: self.world_size])
+                # Permutations are those of the CPU on every device.
+                current, order = number, torch.randperm(len(rows), generator=generator).to(rows.device)
+            yield rows.take(order[position * self.batch_size : (position + 1) * self.batch_size]).to(self.device)
 
 
 class StreamSource:
     """Batches from a function that returns the next one, such as new samples of a known distribution.
+
+    Several processes call the function each, and take their share of every batch. Random numbers of torch's default
+    generator are the same in all of them.
 
     Arguments:
         next_batch: Function that returns features `(N, features)`, a pair of features and context, or `Rows`.

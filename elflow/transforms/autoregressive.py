@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Transform, constraints
 
-from elflow._checks import check_choice, check_positive, check_rows
+from elflow._checks import check_choice, check_positive, check_rows, defer_finite_checks, is_asynchronous
 
 __all__ = [
     "METHODS",
@@ -170,7 +171,21 @@ class AutoregressiveTransform(Transform):
     def sweep_rows(
         self, y: Tensor, context: Tensor | None, step: Step, limit: int, tol: float, on_settled: OnSettled
     ) -> tuple[Tensor, InverseInfo]:
-        """Sweep over rows `(n, features)` until all have settled, at most `limit` times."""
+        """Sweep over rows `(n, features)` until all have settled, at most `limit` times.
+
+        On asynchronous devices, Python waits once in each sweep, for the rows that have settled.
+        """
+        if not is_asynchronous(y.device):
+            return self._sweep_rows(y, context, step, limit, tol, on_settled)
+        with defer_finite_checks():
+            result, info = self._sweep_rows(y, context, step, limit, tol, on_settled)
+        if not math.isfinite(info.residual):
+            self.maps(result, context).inv(y)  # raises the error of networks that are not finite
+        return result, info
+
+    def _sweep_rows(
+        self, y: Tensor, context: Tensor | None, step: Step, limit: int, tol: float, on_settled: OnSettled
+    ) -> tuple[Tensor, InverseInfo]:
         result, residuals = y.clone(), y.new_zeros(len(y))
         x = y if self.start is None else self.start(y)
         rows = torch.arange(len(y), device=y.device)  # the rows that have not settled
@@ -193,7 +208,7 @@ class AutoregressiveTransform(Transform):
                 context = None if context is None else context[active]
             else:
                 # The maps depend on `inputs` only: if these have not changed, neither have the maps.
-                is_unchanged = torch.equal(x[:, inputs], new[:, inputs])
+                is_unchanged = not is_asynchronous(x.device) and torch.equal(x[:, inputs], new[:, inputs])
                 x = new
                 if is_unchanged:
                     continue

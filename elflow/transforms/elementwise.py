@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch.distributions import Transform, constraints
 
+from elflow._checks import is_asynchronous
 from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.functional import elf, elf_bumps, elf_bumps_inverse, elf_inverse
 
@@ -32,8 +34,8 @@ class Elementwise(Transform):
     codomain = constraints.real
     bijective = True
     sign = +1
-    max_slope: float
-    """An upper bound on all slopes."""
+    max_slope: float | Tensor
+    """An upper bound on all slopes; a tensor without dimensions if it depends on parameters."""
 
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """y and log dy/dx, each of the shape of x."""
@@ -156,10 +158,11 @@ class ScaledTransform(Elementwise):
         self.transform = transform
 
     @property
-    def max_slope(self) -> float:  # type: ignore[override]
+    def max_slope(self) -> float | Tensor:  # type: ignore[override]
         """An upper bound on all slopes."""
-        max_scale = float(self.log_scale.detach().max().exp()) if self.log_scale.numel() else 1.0
-        return max_scale * self.transform.max_slope
+        if not self.log_scale.numel():
+            return self.transform.max_slope
+        return self.log_scale.detach().max().exp() * self.transform.max_slope  # no float: that would wait for a GPU
 
     def select(self, columns: slice) -> ScaledTransform:
         """The transform of a slice of the coordinates."""
@@ -197,9 +200,14 @@ class ColumnsTransform(Elementwise):
         self._permutation = None if order == sorted(order) else [order.index(c) for c in range(len(order))]
 
     @property
-    def max_slope(self) -> float:  # type: ignore[override]
+    def max_slope(self) -> float | Tensor:  # type: ignore[override]
         """An upper bound on all slopes."""
-        return max(t.max_slope for t in self.transforms)
+        slopes = [t.max_slope for t in self.transforms]
+        tensors = [slope for slope in slopes if isinstance(slope, Tensor)]
+        floats = [slope for slope in slopes if not isinstance(slope, Tensor)]
+        if not tensors:
+            return max(floats)
+        return torch.stack(tensors).max().clamp(min=max(floats, default=0.0))
 
     def _inverse(self, y: Tensor) -> Tensor:
         return self._join([t.inv(group) for t, group in zip(self.transforms, self._split(y), strict=True)])
@@ -217,7 +225,7 @@ class ColumnsTransform(Elementwise):
 
     def _join(self, groups: list[Tensor]) -> Tensor:
         joined = torch.cat(groups, dim=-1)
-        return joined if self._permutation is None else joined[..., self._permutation]
+        return joined if self._permutation is None else _take_columns(joined, self._permutation)
 
 
 def _select_columns(x: Tensor, columns: Sequence[int]) -> Tensor:
@@ -225,7 +233,20 @@ def _select_columns(x: Tensor, columns: Sequence[int]) -> Tensor:
     first, count = columns[0], len(columns)
     if tuple(columns) == tuple(range(first, first + count)):
         return x.narrow(-1, first, count)
+    return _take_columns(x, columns)
+
+
+def _take_columns(x: Tensor, columns: Sequence[int]) -> Tensor:
+    """Copy of columns of x `(..., features)`."""
+    if is_asynchronous(x.device) and not torch.compiler.is_compiling():
+        return x.index_select(-1, _make_index(tuple(columns), x.device))
     return x[..., list(columns)]
+
+
+@lru_cache(maxsize=256)
+def _make_index(columns: tuple[int, ...], device: torch.device) -> Tensor:
+    """Columns as a tensor on a device. A list would be copied there each time, which waits for the device."""
+    return torch.tensor(columns, device=device)
 
 
 class ActNormTransform(Transform):

@@ -5,28 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from elflow.training import Recipe, Training, fit
+from elflow.training import Recipe, Training, fit, make_fabric
 
-__all__ = ["fit_batches", "make_fabric"]
+__all__ = ["fit_batches"]
 
 F = TypeVar("F", bound=nn.Module)
-
-
-def make_fabric(device: str) -> Fabric | None:
-    """The Fabric that trains on a device, `"cpu"` or `"cuda"`; None for the default, one CPU.
-
-    Example:
-        >>> make_fabric("cpu") is None
-        True
-    """
-    if device == "cpu":
-        return None
-    fabric = Fabric(accelerator="gpu", devices=1)
-    fabric.launch()
-    return fabric
 
 
 def fit_batches(

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 import elflow
 from elflow._files import replacing
 from elflow.tabular import digest
-from elflow.training import Recipe, Rows, Training, fit
+from elflow.training import Recipe, Rows, Training, fit, make_fabric
 from experiments.data.images import spread
 from experiments.framework.experiment import Record
 from experiments.framework.measure import count_parameters, sample_mean_and_error
-from experiments.framework.training import make_fabric
 
 __all__ = [
     "GLOW",

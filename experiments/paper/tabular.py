@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 from elflow.flows.named import build_flow
 from elflow.flows.whitening import Whitened
-from elflow.training import Recipe, Rows, fit
+from elflow.training import Recipe, Rows, fit, make_fabric
 from experiments.data import describe_missing
 from experiments.data.maf import MAF_SETS, find_maf, maf_files, read_maf
 from experiments.framework.experiment import Experiment, Job, Option, Plan, Record
 from experiments.framework.measure import count_parameters, sample_mean_and_error
 from experiments.framework.options import parse_choices, parse_count
-from experiments.framework.training import make_fabric
 from experiments.paper._tabular_report import report
 from experiments.paper.claims import with_claims
 from experiments.paper.settings import TABLES
