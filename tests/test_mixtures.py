@@ -302,3 +302,14 @@ def test_gaussian_mixtures_of_few_constant_or_conditional_rows():
     mixture = GaussianMixture(1, context=2)
     mixture.initialize(3 * c[:, :1] + 0.1 * torch.randn(500, 1), c)
     assert mixture.eval()(c).log_prob(3 * c[:, :1]).mean() > 1
+
+
+def test_the_history_has_the_likelihood_of_the_mixture():
+    """Not that of its best member, which stops at what one flow can do."""
+    x = torch.cat([torch.randn(300, 2) - 4, torch.randn(300, 2) + 4]).double()[torch.randperm(600)]
+    mixture = FlowMixture([Gaussian(2), Gaussian(2), elflow.ELF(2, **SMALL)]).double()
+    for gaussian, mean in zip(mixture.flows, (-4.0, 4.0), strict=False):
+        gaussian.whitening.set_moments(torch.full((2,), mean), torch.eye(2))
+    _, training = fit(mixture, x[:500], x[500:], Recipe(max_steps=2, round_steps=1, batch_size=50))
+    truth = -np.log(2) - np.log(2 * np.pi) - (((x[500:].abs() - 4) ** 2).sum(1) / 2).mean().item()
+    assert training.history[-1]["validation"] == pytest.approx(truth, abs=0.1)

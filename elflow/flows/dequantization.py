@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Size, Tensor, nn
@@ -125,6 +125,10 @@ class Dequantized(InitializesParts):
             return None
         device = self.device if has_double(self.device) else torch.device("cpu")
         return torch.rand(n, len(self.cells), dtype=torch.double, device=device)
+
+    def combine(self, log_probs: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+        """Log-densities of held-out rows, `(N,)`, under the mixture of the parts with the weights that suit them."""
+        return cast(Tensor, cast(Any, self.flow).combine(log_probs, sample_weight))
 
     def initialize_parts(self, rows: Cells, c: Tensor | None) -> None:
         """Initialise the learned noise and the flow."""

@@ -83,6 +83,18 @@ class FlowMixture(InitializesParts):
         """The distribution p(x | c), given the context `(..., context)`, or None for flows without context."""
         return MixtureDistribution(self, c)
 
+    @staticmethod
+    def combine(log_probs: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+        """Log-densities of held-out rows, `(N,)`, under the mixture with the weights that suit these rows.
+
+        Arguments:
+            log_probs: Log-densities of the rows under the members, `(members, N)`.
+            sample_weight: Weights of the rows, `(N,)`.
+        """
+        finite = log_probs.cpu().double().nan_to_num(nan=-math.inf, posinf=-math.inf)  # mps has no double precision
+        weights = fit_weights(finite, sample_weight)
+        return torch.logsumexp(finite + weights.log()[:, None], 0).to(log_probs)
+
     def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
         """Initialise each member from data `(N, features)`."""
         for flow in self.flows:

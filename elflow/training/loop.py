@@ -291,8 +291,8 @@ class _Run:
         if validation is None:
             self.selection.keep(weights)
         else:
-            scores = self._score(validation, seed)
-            score = entry["validation"] = self.selection.choose_best(scores)
+            scores, score = self._score(validation, seed)
+            entry["validation"] = score
             if not math.isfinite(score):
                 warn_user(f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning)
             self.selection.update(weights, scores, self.step)
@@ -309,30 +309,45 @@ class _Run:
         self.history.append(entry)
         return entry
 
-    def _score(self, validation: Rows, seed: int) -> list[float]:
-        """Mean log-density of the validation rows under the averaged weights of each part of the flow.
+    def _score(self, validation: Rows, seed: int) -> tuple[list[float], float]:
+        """Mean log-density of the validation rows under the averaged weights: of each part of the flow, and of all.
 
         The noise is the same in every round.
         """
         torch.manual_seed(seed)
-        means = [Mean() for _ in self.selection.parts]
-        flow = self.averaged.module.eval()
+        n_parts = len(self.selection.parts)
+        means = [Mean() for _ in range(n_parts if n_parts == 1 else n_parts + 1)]  # that of the whole is the last
+        flow = cast(Any, self.averaged.module.eval())
         for start in range(0, len(validation), MAX_BLOCK_ROWS):
-            block = self._take_share(validation.take(slice(start, start + MAX_BLOCK_ROWS)))
-            if not len(block):
-                continue
-            try:
-                distribution = flow(block.context)
-                log_probs = (
-                    [block.log_prob(distribution)] if len(means) == 1 else block.log_prob(distribution, "log_probs")
-                )
-                for mean, log_prob in zip(means, log_probs, strict=True):
-                    mean.add(*sum_rows(log_prob, block.weight))
-            except NonFiniteError:  # weights so large that the networks overflow
-                for mean in means:
-                    mean.add(torch.tensor(math.nan), float(len(block)))
-        self.averaged.module.train()
-        return [self._sum_over_processes(mean).value for mean in means]
+            block = validation.take(slice(start, start + MAX_BLOCK_ROWS))
+            log_probs = self._gather(self._score_parts(flow, self._take_share(block)), len(block))
+            weight = None if block.weight is None else block.weight.to(log_probs.device)
+            whole = [] if n_parts == 1 else [flow.combine(log_probs, weight)]
+            for mean, log_prob in zip(means, [*log_probs, *whole], strict=True):
+                mean.add(*sum_rows(log_prob, weight))
+        flow.train()
+        values = [mean.value for mean in means]
+        return values[:n_parts], values[-1]
+
+    def _score_parts(self, flow: Any, rows: Rows) -> Tensor:
+        """Log-densities of rows under each part of the flow, `(parts, N)`; NaN if the networks overflow."""
+        n_parts = len(self.selection.parts)
+        try:
+            if len(rows):
+                distribution = flow(rows.context)
+                return rows.log_prob(distribution)[None] if n_parts == 1 else rows.log_prob(distribution, "log_probs")
+        except NonFiniteError:  # weights so large that the networks overflow
+            pass
+        return torch.full((n_parts, len(rows)), math.nan, device=self.fabric.device)
+
+    def _gather(self, log_probs: Tensor, count: int) -> Tensor:
+        """Log-densities of `count` rows, `(parts, count)`, from the shares of all processes, which take turns."""
+        n_processes = self.fabric.world_size
+        if n_processes == 1:
+            return log_probs
+        size = -(-count // n_processes)
+        shares = self.fabric.all_gather(nn.functional.pad(log_probs, (0, size - log_probs.shape[1])))
+        return cast(Tensor, shares).movedim(0, -1).flatten(1)[:, :count]
 
     def _sum_over_processes(self, mean: Mean) -> Mean:
         """The mean over the rows of all processes."""

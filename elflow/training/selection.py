@@ -15,8 +15,9 @@ def list_parts(flow: nn.Module) -> list[str]:
     """Names of the submodules of a flow that are trained independently; the name of the flow itself is empty.
 
     Most flows are one part. A `FlowMixture`, whose members are trained at the same time, lists these as `flow.parts`.
-    Its distribution has a method `log_probs(x)`, the log-densities `(parts, N)` of all parts, and `flow.train_parts`
-    takes the indices of the parts to be trained from now on.
+    Its distribution has a method `log_probs(x)`, the log-densities `(parts, N)` of all parts. `flow.combine` makes from
+    these the log-density of the whole, `(N,)`, and `flow.train_parts` takes the indices of the parts to be trained from
+    now on.
 
     Example:
         >>> import elflow
