@@ -147,17 +147,18 @@ def _run(options: argparse.Namespace) -> int:
         if each.name in reports:
             _print_report(each, reports[each.name])
     print(f"page: {output / 'index.html'}")
-    failures = {name: read_json(output / name / "result.json")["failed"] for name in reports}
-    for name, lines in failures.items():
-        for line in lines:
-            _log(f"failed: {name}: {line}")
+    results = {name: read_json(output / name / "result.json") for name in reports}
+    for name, result in results.items():
+        for kind, title in (("failed", "failed"), ("unmet", "not met")):
+            for line in result[kind]:
+                _log(f"{title}: {name}: {line}")
         if options.keep is None:
             continue
-        if lines:
+        if result["failed"]:
             _log(f"not stored: {name}, because of its failures")
         else:
             print(f"stored: {keep_result(group, output / name, options.keep or name)}")
-    return 1 if any(failures.values()) else 0
+    return 1 if any(result["failed"] or result["unmet"] for result in results.values()) else 0
 
 
 def _check_keep(options: argparse.Namespace, names: Sequence[str]) -> None:

@@ -6,9 +6,11 @@ import math
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from elflow.kernels import native
 __all__ = [
     "count_parameters",
     "describe_machine",
+    "find_commit",
     "fit_line",
     "mean_and_error",
     "median_times",
@@ -117,6 +120,17 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+@cache
+def find_commit() -> str | None:
+    """The commit of the repository, with a plus sign if files have changed since; None without a repository."""
+    folder = Path(__file__).parent
+    try:
+        describe = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+        return subprocess.run(describe, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:

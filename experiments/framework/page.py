@@ -208,8 +208,9 @@ def _picture(path: Path, caption: str) -> str:
 
 
 def _gaps(result: Result) -> dict[str, list[str]]:
-    """Missing data and failures, if there are any."""
-    return {name.capitalize(): result[name] for name in ("missing", "failed") if result[name]}
+    """Missing data, failures, and requirements that are not met, if there are any."""
+    names = {"missing": "Missing", "failed": "Failed", "unmet": "Not met"}
+    return {title: result[name] for name, title in names.items() if result.get(name)}
 
 
 def _command(result: Result, group: Group) -> str:

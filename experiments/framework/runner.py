@@ -18,7 +18,7 @@ from elflow import __version__
 from elflow._checks import check_count
 from experiments.framework.experiment import Experiment, Group, Job, Plan, Record, Report
 from experiments.framework.files import read_json, write_text
-from experiments.framework.measure import describe_machine
+from experiments.framework.measure import describe_machine, find_commit
 from experiments.framework.page import render_markdown, write_page
 from experiments.framework.workers import run_in_pool
 
@@ -135,7 +135,6 @@ def _finish(each: Experiment, plan: Plan, outcomes: dict[str, Outcome], folder: 
     if records:
         try:
             report = each.report(plan, records, folder)
-            failed += report.failures
         except Exception as error:  # the reports of the other experiments must still be written
             report = Report("The jobs succeeded, but writing the report failed.")
             failed.append(f"report: {_describe_failure(folder, error)}")
@@ -148,6 +147,7 @@ def _finish(each: Experiment, plan: Plan, outcomes: dict[str, Outcome], folder: 
         "machine": describe_machine(),
         "missing": each.missing(plan),
         "failed": failed,
+        "unmet": list(report.failures),
         "text": _effort_note(plan) + report.text,
         "tables": [vars(table) for table in report.tables],
         "pictures": report.pictures,
@@ -192,7 +192,8 @@ def _run_job(work: Callable[[Plan, Record, Path], Record], plan: Plan, job: Job,
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(plan.seed)
             record = work(plan, job.settings, folder)
-        record = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - start_cpu} | record
+        measured = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - start_cpu}
+        record = measured | {"commit": find_commit()} | record
         kept = {"settings": stamp, "record": record, "files": _list_files(folder)}
         _claim(experiment_folder, plan)
         write_text(folder / "record.json", json.dumps(kept, allow_nan=False) + "\n")

@@ -20,6 +20,7 @@ import experiments
 from experiments import GROUPS, Group, Plan, command
 from experiments.command import main
 from experiments.framework import page as _page
+from experiments.framework.measure import find_commit
 from experiments.framework.page import write_page
 from experiments.framework.results import FOLDER as RESULTS
 from experiments.framework.results import keep_result, read_result
@@ -250,7 +251,7 @@ def test_a_requirement_that_is_not_met(output, capsys):
     switch(output, "is-poor")
     code, _, err = run_main(capsys, "tiny-group", "tiny", "-o", output, "--processes", "1")
     assert code == 1
-    assert err.splitlines()[-1] == "experiments: failed: tiny: a requirement is not met"
+    assert err.splitlines()[-1] == "experiments: not met: tiny: a requirement is not met"
     assert "a requirement is not met" in page(output)
 
 
@@ -535,7 +536,7 @@ def test_a_result_with_failures_is_not_kept(output, kept, capsys):
     command = ["tiny-group", "tiny", "--processes", "1", "--keep", "-o"]
     run_main(capsys, *command, output)
     before = {path: path.read_bytes() for path in (kept / "tiny-group").iterdir()}
-    for failing in (["a-fails", "b-fails", "c-fails", "d-fails"], ["b-fails"], ["is-poor"], ["report-fails"]):
+    for failing in (["a-fails", "b-fails", "c-fails", "d-fails"], ["b-fails"], ["report-fails"]):
         other = output.with_name("-".join(failing))
         for name in failing:
             switch(other, name)
@@ -544,6 +545,19 @@ def test_a_result_with_failures_is_not_kept(output, kept, capsys):
         assert "stored: " not in out
         assert err.splitlines()[-1] == "experiments: not stored: tiny, because of its failures"
     assert {path: path.read_bytes() for path in (kept / "tiny-group").iterdir()} == before
+
+
+def test_a_poor_result_is_kept_and_says_so(output, kept, capsys):
+    switch(output, "is-poor")
+    code, out, _ = run_main(capsys, "tiny-group", "tiny", "--processes", "1", "--keep", "-o", output)
+    assert code == 1
+    assert "stored: " in out
+    assert read_result("tiny-group", "tiny", kept)["unmet"] == ["a requirement is not met"]
+
+
+def test_records_know_their_commit(output, capsys):
+    run_main(capsys, "tiny-group", "tiny", "--processes", "1", "-o", output)
+    assert {record["commit"] for record in result(output)["records"].values()} == {find_commit()}
 
 
 def test_a_result_of_another_effort_is_kept_by_force_only(output, kept, capsys):
