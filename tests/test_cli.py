@@ -275,7 +275,7 @@ def test_columns_by_commas(write, tmp_path):
 def test_a_column_that_counts_rows(write, tmp_path):
     arguments = ["fit", write(table(60).reset_index()), "-o", tmp_path / "m.elf", *QUICK]
     _, err = succeeds(*arguments)
-    line = "column 'index' numbers the rows: drop it (--drop 'index') unless it has another meaning"
+    line = "column 'index' numbers the rows: drop it unless it has another meaning"
     assert err == f"elflow: {line}\n"
     assert succeeds(*arguments, "-q") == ("", "")
 

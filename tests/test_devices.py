@@ -102,7 +102,7 @@ def test_a_density_fitted_elsewhere_loads_here(gpus, tmp_path):
     assert next(density.model_.parameters()).dtype == torch.double
     density.set_params(device=torch.device("cuda")).save(tmp_path / "m.elf")
     loaded = elflow.load(tmp_path / "m.elf", "auto")
-    assert loaded.device == "cuda"
+    assert loaded.device == "auto"  # it can be fitted again on any machine
     np.testing.assert_array_equal(loaded.score_samples(table), density.score_samples(table))
 
 

@@ -106,7 +106,7 @@ def test_row_numbers():
 def test_warnings_name_the_columns():
     frame = pd.DataFrame({"index": range(N), "a": A, "b": B, "sum": A + B, "unit": "kg", "year": 2024})
     numbered, constant, linear = warnings_of(frame)
-    assert numbered == "column 'index' numbers the rows: drop it (--drop 'index') unless it has another meaning"
+    assert numbered == "column 'index' numbers the rows: drop it unless it has another meaning"
     assert constant == "columns 'unit', 'year' are constant and add nothing to the density: drop them"
     assert linear.startswith("column 'sum' is a linear function of 'a', 'b', up to rounding")
     assert warnings_of(frame[["index", "a"]], columns={"index": "integer"}) == []
@@ -127,3 +127,12 @@ def test_files_keep_the_warnings(tmp_path):
         density = FlowDensity(max_steps=2, random_state=0).fit(frame)
     density.save(tmp_path / "m.elf")
     assert load(tmp_path / "m.elf").warnings_ == density.warnings_
+
+
+def test_small_differences_are_no_rounding():
+    """Ends of intervals are nearly linear functions of their starts, but durations are information."""
+    rng = np.random.default_rng(0)
+    start = rng.uniform(1.4e9, 1.7e9, size=N)
+    assert dependences({"start": start, "end": start + rng.exponential(600, size=N)}) == {}
+    whole = rng.integers(0, 1000, size=N)
+    assert dependences({"a": whole, "b": whole + rng.integers(-1, 2, size=N)}) == {}

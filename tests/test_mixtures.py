@@ -195,6 +195,36 @@ def test_conditionals_of_a_mixture_find_narrow_peaks(narrow):
         assert np.abs(np.interp(points, knots[row], cumulative[row]) - truth).max() < 0.005
 
 
+@pytest.mark.parametrize("components", [4, 8, 32])
+@pytest.mark.parametrize("draws", [1, 8])
+def test_conditionals_of_many_gaussians(components, draws):
+    """Narrow peaks with gaps between them, and several draws of the other feature."""
+    mixture = FlowMixture([Gaussian(2) for _ in range(components)]).double().eval()
+    means = np.linspace(-6, 6, components)
+    for gaussian, mean in zip(mixture.flows, means, strict=True):
+        gaussian.whitening.set_moments(torch.tensor([0.0, mean]), torch.tensor([[1.0, 0.02], [0.02, 0.01]]))
+
+    def evaluate(flow, index, points):
+        first = torch.linspace(-1, 1, draws).double()[:, None, None].expand(-1, *points.shape)
+        return flow().log_prob(torch.stack([first, points.expand_as(first)], -1))
+
+    knots, cumulative, _ = integrate_density(evaluate, mixture, 2, (-10.0, 10.0))
+    points = np.linspace(-8, 8, 1001)
+    first = np.linspace(-1, 1, draws)[:, None]
+    given = norm.cdf((points[:, None, None] - means - 0.02 * first) / np.sqrt(0.01 - 0.02**2)).mean(2)
+    share = norm.pdf(first)[:, 0]
+    truth = given @ (share / share.sum())
+    assert np.abs(np.interp(points, knots[1], cumulative[1]) - truth).max() < 0.005
+
+
+def test_conditionals_far_from_all_rows_are_finite():
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=400)
+    density = elflow.FlowDensity(max_steps=5, random_state=0).fit(np.stack([a, a + 0.01 * rng.normal(size=400)], 1))
+    rows = np.array([[20.0, -100.0], [20.0, 100.0], [-20.0, 100.0], [-20.0, -100.0]])
+    assert np.allclose(density.conditional_cdf(rows, column=1), [0, 1, 1, 0], atol=0.01)
+
+
 def test_after_a_race_only_the_winner_is_trained():
     x = torch.randn(400, 2, dtype=torch.double)
     mixture = make_mixture()

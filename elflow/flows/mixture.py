@@ -91,7 +91,9 @@ class FlowMixture(InitializesParts):
             log_probs: Log-densities of the rows under the members, `(members, N)`.
             sample_weight: Weights of the rows, `(N,)`.
         """
-        finite = log_probs.cpu().double().nan_to_num(nan=-math.inf, posinf=-math.inf)  # mps has no double precision
+        finite = (
+            log_probs.cpu().double().nan_to_num(nan=-math.inf, posinf=-math.inf, neginf=-math.inf)
+        )  # mps has no double precision
         weights = fit_weights(finite, sample_weight)
         return torch.logsumexp(finite + weights.log()[:, None], 0).to(log_probs)
 
@@ -277,7 +279,7 @@ def fit_weights(log_probs: Tensor, sample_weight: Tensor | None = None, prior: f
         >>> fit_weights(log_probs)
         tensor([0.5556, 0.3333, 0.1111], dtype=torch.float64)
     """
-    log_probs = log_probs.double().nan_to_num(nan=-math.inf, posinf=-math.inf)
+    log_probs = _reject_non_finite(log_probs)
     is_possible = (log_probs > -math.inf).any(0)
     log_probs = log_probs[:, is_possible]
     rows = torch.ones(len(is_possible)) if sample_weight is None else sample_weight.cpu()
@@ -292,3 +294,8 @@ def fit_weights(log_probs: Tensor, sample_weight: Tensor | None = None, prior: f
         if change.abs().max() < 1e-7:
             break
     return weights / weights.sum()
+
+
+def _reject_non_finite(log_probs: Tensor) -> Tensor:
+    """Log-densities in double precision on the CPU (mps has none), with minus infinity for all that is not finite."""
+    return log_probs.cpu().double().nan_to_num(nan=-math.inf, posinf=-math.inf, neginf=-math.inf)

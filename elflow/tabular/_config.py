@@ -29,7 +29,7 @@ def get_config(density: FlowDensity) -> dict[str, Any]:
     """Configuration of a fitted density for JSON: all but its weights and its training record."""
     seed = int(density.random_state) if isinstance(density.random_state, Integral) else None
     context_schema = density.context_schema_
-    parameters = {**density.get_params(), "random_state": seed, "log_dir": None, "device": str(density.device)}
+    parameters = {**density.get_params(), "random_state": seed, "log_dir": None, "device": "auto"}
     return {
         "parameters": _encode_activations(parameters, "flow_options"),
         "schema": density.schema_.to_dict(),

@@ -22,12 +22,14 @@ MIN_CONSTANT_ROWS = 10
 """Number of rows from which a column with one value is constant."""
 MAX_TESTED_ROWS, MAX_TESTED_COLUMNS = 5_000, 500
 """Maximum number of rows, and of numeric columns, among which linear functions are searched."""
-MAX_EXACT_SHARE = 1e-9
-"""Share of the variance up to which a residual is a rounding error of floats."""
+MAX_EXACT_SHARES = {"float32": 1e-11, "float64": 1e-16}
+"""Share of the variance up to which a residual is a rounding error of floats of a dtype."""
 MAX_ROUNDED_SHARE = 1e-4
 """Share of the variance up to which a residual may be due to rounding: coarser values are not nearly continuous."""
 MAX_ROUNDING = 0.6
 """Maximum residual due to rounding, in steps: half a step, and a margin for the errors of coefficients."""
+MAX_ROUNDING_DEVIATION = 0.33
+"""Maximum standard deviation of such residuals, in steps: that of uniform rounding errors is 0.29."""
 MAX_DISTANCE = 1e3
 """Maximum distance of a tested value from the median, in standard deviations by the quartiles."""
 MIN_PART = 1e-6
@@ -60,7 +62,7 @@ def warn_about_columns(schema: Schema, frame: pd.DataFrame, declared: Collection
     numbers = [column for column in schema.columns if column.kind in ("continuous", "integer")]
     for name in (column.name for column in numbers if column.name not in declared):
         if is_row_number(frame[name]):
-            warn_user(f"column {name!r} numbers the rows: drop it (--drop {name!r}) unless it has another meaning")
+            warn_user(f"column {name!r} numbers the rows: drop it unless it has another meaning")
     constant = [column.name for column in schema.columns if _is_constant(frame[column.name])]
     if len(constant) == 1:
         warn_user(f"column {constant[0]!r} is constant and adds nothing to the density: drop it")
@@ -68,9 +70,8 @@ def warn_about_columns(schema: Schema, frame: pd.DataFrame, declared: Collection
         warn_user(f"columns {join_names(constant)} are constant and add nothing to the density: drop them")
     for dependence in find_linear_dependences(frame, numbers):
         warn_user(
-            f"column {dependence.name!r} is a linear function of {join_names(dependence.others)}, up to rounding: only "
-            "rounding limits the density of such rows, and scores may be arbitrarily high. Drop one of these columns "
-            f"(--drop {dependence.name!r})"
+            f"column {dependence.name!r} is a linear function of {join_names(dependence.others)}, up to rounding: it "
+            "adds nothing to the density but the rounding, which may dominate the scores. Drop one of these columns"
         )
 
 
@@ -157,9 +158,13 @@ def _eliminate(x: FloatArray, scale: FloatArray, columns: Sequence[Column]) -> l
             weights = weights + rows @ (x[:, basis].T @ (x[:, j] - x[:, basis] @ weights) / len(x)) @ rows
             residual = x[:, j] - x[:, basis] @ weights
             share = float((residual**2).mean())
-            is_exact = share < MAX_EXACT_SHARE
-            rounding = steps[j] + np.abs(weights) @ steps[basis]  # that of all columns
-            is_rounded = column.step is not None and np.abs(residual).max() <= MAX_ROUNDING * rounding
+            is_exact = share < MAX_EXACT_SHARES.get(column.dtype.lower(), MAX_EXACT_SHARES["float64"])
+            rounding = np.append(np.abs(weights) * steps[basis], steps[j])  # that of all columns
+            is_rounded = (
+                column.step is not None
+                and np.abs(residual).max() <= MAX_ROUNDING * rounding.sum()
+                and share <= (MAX_ROUNDING_DEVIATION * np.linalg.norm(rounding)) ** 2
+            )
             min_part = MIN_PART + N_ERRORS * np.sqrt(share / len(x))
             others = tuple(columns[k].name for k, w in zip(basis, weights, strict=True) if abs(w) > min_part)
             counts = np.unique(x[:, j], return_counts=True)[1]

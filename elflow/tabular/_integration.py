@@ -31,8 +31,8 @@ MAX_EVALUATIONS = 2**15
 """Maximum number of densities that are evaluated at a time."""
 MIN_SHARE = 1e-4
 """Share of the mass of a row below which the distribution of a flow is not refined further."""
-MAX_GAUSSIANS, N_LOCATED = 16, 4
-"""Number of the Gaussians of a row that count, those with the largest mass, and of those whose quantiles are knots."""
+MIXED_QUANTILES = np.union1d(ndtr(np.linspace(-5, 5, 41)), np.linspace(0.0025, 0.9975, 200))
+"""Quantiles of mixtures of Gaussians that are knots: so close to each other that a gap between two peaks is found."""
 
 Evaluate = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """Log-density under a flow up to a constant, `(draws, N, K)`, of the rows at N indices, `(N,)`, at K points each,
@@ -99,16 +99,18 @@ def _integrate_rows(
     gaussians = [(weight, member) for weight, member in members if isinstance(member, Gaussian)]
     normals = _Normals.locate(evaluate, gaussians, index) if gaussians else None
     # Mass of the row so far, with which that of the next member is compared.
-    known = np.full(len(index), -np.inf) if normals is None else logsumexp(normals.log_mass, 1)
+    log_known_mass = np.full(len(index), -np.inf) if normals is None else logsumexp(normals.log_mass, 1)
     parts = []
     for weight, member in members:
         if not isinstance(member, Gaussian):
-            part = _integrate_flow(evaluate, member, index, z_range, quantiles, max_refinements, known - weight)
+            part = _integrate_flow(
+                evaluate, member, index, z_range, quantiles, max_refinements, log_known_mass - weight
+            )
             parts.append(part._replace(log_mass=part.log_mass + weight))
-            known = np.logaddexp(known, parts[-1].log_mass)
+            log_known_mass = np.logaddexp(log_known_mass, parts[-1].log_mass)
     if normals is None and len(parts) == 1:
         return parts[0]
-    return _mix(parts, normals, z_range)
+    return _mix(parts, normals)
 
 
 def _list_members(flow: nn.Module, log_weight: float = 0.0) -> Iterator[tuple[float, nn.Module]]:
@@ -122,7 +124,10 @@ def _list_members(flow: nn.Module, log_weight: float = 0.0) -> Iterator[tuple[fl
 
 
 class _Normals(NamedTuple):
-    """Gaussians along one feature in each row, `(N, K)` each: normal distributions with a mass."""
+    """Gaussians along one feature in each row, `(N, K)` each: normal distributions with a mass.
+
+    Unlike the distributions of flows they are not confined to a range of points.
+    """
 
     mean: FloatArray
     scale: FloatArray
@@ -130,7 +135,7 @@ class _Normals(NamedTuple):
 
     @classmethod
     def locate(cls, evaluate: Evaluate, members: Sequence[tuple[float, nn.Module]], index: Tensor) -> _Normals:
-        """Find the normals with the largest masses: a log-density along a feature is a parabola of three points."""
+        """Find the normals of Gaussians: the log-density along a feature is a parabola of three points."""
         points = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.double).expand(len(index), -1)
         log_density = np.concatenate(
             [evaluate(member, index, points).numpy() + weight for weight, member in members]
@@ -139,34 +144,43 @@ class _Normals(NamedTuple):
         curvature, slope = np.maximum(2 * middle - left - right, 1e-12), (right - left) / 2
         mean, scale = slope / curvature, curvature**-0.5
         log_mass = middle + slope * mean / 2 + np.log(scale * math.sqrt(2 * math.pi))
-        order = np.argsort(-log_mass, 1, kind="stable")[:, :MAX_GAUSSIANS]
-        return cls(*(np.take_along_axis(array, order, 1) for array in (mean, scale, log_mass)))
+        return cls(mean, scale, log_mass)
 
-    def cdf(self, points: FloatArray) -> FloatArray:
-        """Cumulative distributions at points of each row or of all rows, `(N, M)` or `(1, M)`, as `(M, N, K)`."""
-        cumulative: FloatArray = ndtr((points.T[..., None] - self.mean) / self.scale)
-        return cumulative
+    def place_knots(self, shares: FloatArray) -> FloatArray:
+        """Points `(N, knots)` close to the quantiles of mixtures of the normals, with shares `(N, K)`."""
+        points = (self.mean[..., None] + self.scale[..., None] * ndtri(REFINED_QUANTILES)).reshape(len(shares), -1)
+        weights = (shares[..., None] * np.gradient(REFINED_QUANTILES)).reshape(points.shape)
+        order = np.argsort(points, 1, kind="stable")
+        points, weights = (np.take_along_axis(array, order, 1) for array in (points, weights))
+        total = np.cumsum(weights, 1)
+        total /= np.maximum(total[:, -1:], 1e-300)
+        inner = np.stack([np.interp(MIXED_QUANTILES, *row) for row in zip(total, points, strict=True)])
+        return np.concatenate([points[:, :1], inner, points[:, -1:]], 1)
+
+    def cdf(self, points: FloatArray, shares: FloatArray) -> FloatArray:
+        """Sum of the cumulative distributions at points of each row, `(N, M)`, times their shares, `(N, K)`."""
+        total = np.zeros_like(points)
+        for k in range(shares.shape[1]):
+            total += shares[:, [k]] * ndtr((points - self.mean[:, [k]]) / self.scale[:, [k]])
+        return total
 
 
-def _mix(parts: list[Distributions], normals: _Normals | None, z_range: tuple[float, float]) -> Distributions:
+def _mix(parts: list[Distributions], normals: _Normals | None) -> Distributions:
     """Mixture of the distributions of flows and of normals by their masses."""
-    knots, log_masses = [part.knots for part in parts], [part.log_mass[:, None] for part in parts]
-    if normals is not None:
-        below, above = normals.cdf(np.array([z_range]))  # only the mass in the range counts
-        inside = np.maximum(above - below, 1e-300)
-        log_masses.append(normals.log_mass + np.log(inside))
-        located = normals.mean[:, :N_LOCATED, None] + normals.scale[:, :N_LOCATED, None] * ndtri(REFINED_QUANTILES)
-        knots += [np.clip(located.reshape(len(located), -1), *z_range), np.tile(z_range, (len(located), 1))]
+    log_masses = [part.log_mass[:, None] for part in parts] + ([] if normals is None else [normals.log_mass])
     log_mass = np.concatenate(log_masses, 1)
     shares = np.exp(log_softmax(log_mass, 1))
+    knots = [part.knots for part in parts]
+    if normals is not None:
+        of_normals = shares[:, len(parts) :]
+        knots.append(normals.place_knots(of_normals))
     union = np.sort(np.concatenate(knots, 1), 1)
     cumulative = np.zeros_like(union)
     for k, part in enumerate(parts):
         cumulative += shares[:, [k]] * interpolate(union, part.knots, part.cumulative)
     if normals is not None:
-        relative = (normals.cdf(union) - below) / inside  # (K, N, normals)
-        cumulative += (shares[:, len(parts) :] * relative).sum(2).T
-    return Distributions(union, cumulative / cumulative[:, -1:], logsumexp(log_mass, 1))
+        cumulative += normals.cdf(union, of_normals)
+    return Distributions(union, cumulative, logsumexp(log_mass, 1))
 
 
 def _integrate_flow(
@@ -176,7 +190,7 @@ def _integrate_flow(
     z_range: tuple[float, float],
     quantiles: FloatArray,
     max_refinements: int,
-    known: FloatArray,
+    log_known_mass: FloatArray,
 ) -> Distributions:
     """Distributions of the rows at some indices under a flow that is no mixture.
 
@@ -199,7 +213,7 @@ def _integrate_flow(
         if number < len(TEMPERATURES) - 1:
             continue
         change = np.abs(interpolate(refined, knots, cumulative) - quantiles).max(1)
-        is_small = log_mass - known[active] < math.log(MIN_SHARE)
+        is_small = log_mass - log_known_mass[active] < math.log(MIN_SHARE)
         is_done = is_small | (change < MAX_CDF_CHANGE) | (number + 1 == len(TEMPERATURES) + max_refinements)
         for row in np.flatnonzero(is_done):
             results[active[row]] = knots[row], cumulative[row], float(log_mass[row])

@@ -394,7 +394,7 @@ class Steps:
         return cls._count(best(values), values)
 
     def recount(self, values: IntArray) -> Steps:
-        """The same cells with the frequencies of other integers, `(N,)`, all of them in the fitted range."""
+        """The same cells with the frequencies of some of the fitted integers, `(N,)`."""
         return self._count(self.edges, values)
 
     @classmethod
@@ -473,13 +473,18 @@ def _list_cells(values: IntArray) -> list[Partition]:
 
 
 def _cross_validate(partition: Partition, values: IntArray) -> float:
-    """Mean log-probability of integers under cells from other ones of them."""
-    order = np.random.RandomState(0).permutation(len(values))[:MAX_WARP_ROWS]
+    """Mean log-probability of integers, each under cells that are fitted to the other folds."""
+    values = _take_sample(values)
     total = 0.0
     for fold in range(N_FOLDS):
-        fitted, held_out = values[np.delete(order, np.s_[fold::N_FOLDS])], values[order[fold::N_FOLDS]]
+        fitted, held_out = np.delete(values, np.s_[fold::N_FOLDS]), values[fold::N_FOLDS]
         total += float(np.log(Steps._count(partition(fitted), fitted).encode(held_out)[1]).sum())
-    return total / len(order)
+    return total / len(values)
+
+
+def _take_sample(values: IntArray) -> IntArray:
+    """Up to `MAX_WARP_ROWS` of the values in random order."""
+    return values[np.random.RandomState(0).permutation(len(values))[:MAX_WARP_ROWS]]
 
 
 def gain_from_cells(values: IntArray) -> float:
@@ -494,7 +499,9 @@ def gain_from_cells(values: IntArray) -> float:
         >>> bool(gain_from_cells(rng.integers(100_000, size=1000)) < 0.01)
         True
     """
-    smooth = [partial(_bin, n_bins=n, singles=False) for n in N_BINS if n <= len(np.unique(values)) / 4]
+    values = _take_sample(values)
+    n_distinct = len(np.unique(values))
+    smooth = [partial(_bin, n_bins=n, singles=False) for n in N_BINS if n <= n_distinct / 4]
     best, best_smooth = (
         max((_cross_validate(partition, values) for partition in partitions), default=-np.inf)
         for partitions in (_list_cells(values), smooth)

@@ -131,7 +131,7 @@ class Column:
         return cls(**facts, **count_states(present, atoms, n_missing))
 
     def recount(self, values: pd.Series) -> Column:
-        """The same column with the frequencies of other values, `(N,)`, all of which were among the fitted ones."""
+        """The same column with the frequencies of some of the fitted values, `(N,)`."""
         present = _kinds.convert_objects(self.name, values[values.notna()])
         n_missing = len(values) - len(present) if self.missing else None
         states = count_states(present, np.array(self.atoms), n_missing, self.position)
@@ -151,7 +151,7 @@ class Column:
 
     @property
     def has_order(self) -> bool:
-        """Whether the order of the values has a meaning: not that of strings, or of numbers declared as categories."""
+        """Whether the order of the values has a meaning: not that of strings, nor of numbers that do not increase."""
         if self.kind != "category" or self.ordered or self.levels is None:
             return True
         return all(isinstance(level, int | float) for level in self.levels) and list(self.levels) == sorted(self.levels)

@@ -60,7 +60,7 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
         chosen = torch.device(device)
     except (RuntimeError, TypeError):
         raise ValueError(f"device must be one of {DEVICES}, got {device!r}") from None
-    if counts.get(chosen.type, 1) <= (chosen.index or 0):
+    if counts.get(chosen.type, 0) <= (chosen.index or 0) and chosen.type != "meta":
         raise ValueError(f"device must be one that is available, 'auto' or one of {available}, got {str(device)!r}")
     return chosen
 
@@ -87,6 +87,8 @@ def make_fabric(device: str | torch.device = "auto", precision: str = "32", devi
     chosen = choose_device(device)
     check_choice("precision", precision, PRECISIONS)
     devices, nodes = check_count("devices", devices), check_count("nodes", nodes)
+    if chosen.index is not None and devices > 1 and chosen.type != "cpu":
+        raise ValueError(f"devices must be 1 with a numbered device, got {devices} and {str(device)!r}")
     available = {"cuda": torch.cuda.device_count(), "mps": 1}.get(chosen.type)
     if available is not None and devices > available:
         raise ValueError(f"devices must be at most {available}, the number of {chosen.type} devices, got {devices}")
@@ -117,6 +119,8 @@ def launch(fabric: Fabric) -> None:
         return
     starter = os.environ.setdefault(STARTER, str(os.getpid()))
     fabric.launch()
+    if starter == str(os.getpid()):
+        os.environ.pop(STARTER)  # a command that this process starts later is no part of this training
     if starter == str(os.getppid()):
         threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
@@ -137,6 +141,6 @@ def name_lost_process(fabric: Fabric) -> Iterator[None]:
         if fabric.world_size == 1 or not any(words in text for words in LOST_CONNECTION):
             raise
         raise LostProcessError(
-            f"process {fabric.global_rank + 1} of {fabric.world_size} has lost the connection to another, which has "
-            "ended: start all of them again to continue from the last checkpoint"
+            f"process {fabric.global_rank + 1} of {fabric.world_size} has lost the connection to another, which may "
+            "have ended: start all of them again, with the same checkpoint to continue"
         ) from error

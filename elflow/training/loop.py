@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.swa_utils import AveragedModel
 
 from elflow._checks import warn_user
-from elflow.kernels import NonFiniteError
+from elflow.kernels import NonFiniteError, has_double
 from elflow.training.averages import Mean, make_exponential_average
 from elflow.training.checkpoint import compute_fingerprint, read_shared_checkpoint, write_checkpoint
 from elflow.training.devices import make_fabric, name_lost_process
@@ -110,10 +110,10 @@ def fit(
     start = time.monotonic()
     with torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []):
         torch.manual_seed(seed)
-        flow = deepcopy(flow).train()
+        flow = deepcopy(flow).cpu().train()
         if state is None and (initialize := getattr(flow, "initialize", None)):
             # On the CPU of every process, from the same rows: not every device has double precision.
-            initial = source.take_initial(N_INITIAL_ROWS)
+            initial = source.take_initial(N_INITIAL_ROWS).to(torch.device("cpu"))
             initialize(initial.x, initial.context)
         run = _Run(flow, recipe, fabric, start)
         if state is not None:
@@ -315,19 +315,21 @@ class _Run:
         The noise is the same in every round.
         """
         torch.manual_seed(seed)
-        n_parts = len(self.selection.parts)
-        means = [Mean() for _ in range(n_parts if n_parts == 1 else n_parts + 1)]  # that of the whole is the last
         flow = cast(Any, self.averaged.module.eval())
+        blocks = []
         for start in range(0, len(validation), MAX_BLOCK_ROWS):
             block = validation.take(slice(start, start + MAX_BLOCK_ROWS))
-            log_probs = self._gather(self._score_parts(flow, self._take_share(block)), len(block))
-            weight = None if block.weight is None else block.weight.to(log_probs.device)
-            whole = [] if n_parts == 1 else [flow.combine(log_probs, weight)]
-            for mean, log_prob in zip(means, [*log_probs, *whole], strict=True):
-                mean.add(*sum_rows(log_prob, weight))
+            blocks.append(self._gather(self._score_parts(flow, self._take_share(block)), len(block)))
         flow.train()
-        values = [mean.value for mean in means]
-        return values[:n_parts], values[-1]
+        log_probs = torch.cat(blocks, 1)
+        weight = None if validation.weight is None else validation.weight.to(log_probs.device)
+        whole = [] if len(log_probs) == 1 else [flow.combine(log_probs, weight)]
+        values = []
+        for log_prob in [*log_probs, *whole]:
+            mean = Mean()
+            mean.add(*sum_rows(log_prob.double() if has_double(log_prob.device) else log_prob, weight))
+            values.append(mean.value)
+        return values[: len(log_probs)], values[-1]
 
     def _score_parts(self, flow: Any, rows: Rows) -> Tensor:
         """Log-densities of rows under each part of the flow, `(parts, N)`; NaN if the networks overflow."""
@@ -338,7 +340,8 @@ class _Run:
                 return rows.log_prob(distribution)[None] if n_parts == 1 else rows.log_prob(distribution, "log_probs")
         except NonFiniteError:  # weights so large that the networks overflow
             pass
-        return torch.full((n_parts, len(rows)), math.nan, device=self.fabric.device)
+        dtype = next(flow.parameters()).dtype
+        return torch.full((n_parts, len(rows)), math.nan, dtype=dtype, device=self.fabric.device)
 
     def _gather(self, log_probs: Tensor, count: int) -> Tensor:
         """Log-densities of `count` rows, `(parts, count)`, from the shares of all processes, which take turns."""

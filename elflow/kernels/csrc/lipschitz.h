@@ -32,7 +32,7 @@ static inline bool is_place(double x) { return x < 2 * farthest; }
 static inline ivec is_place(vec x) { return x < 2 * farthest; }
 
 struct Proposal {
-  double slope, second;  // the largest slope found, and that of all other places, up to `error` both
+  double slope, second;  // the largest slope found, and the largest one elsewhere, up to `error` both
   double error;
   std::int32_t where;
 
