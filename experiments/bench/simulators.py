@@ -81,7 +81,7 @@ def jobs(plan: Plan) -> list[Job]:
         Job(f"{name}-{model}-{seed}", {"simulator": name, "model": model, "seed": seed, **sizes})
         for seed in plan.seeds(plan.options.get("seeds", N_SEEDS))
         for name in plan.options.get("sets", SIMULATORS)
-        for model in MODELS
+        for model in plan.options.get("models", MODELS)
     ]
 
 
@@ -130,27 +130,28 @@ def _build(model: str, features: int, context: int) -> nn.Module:
 
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
-    rows, n_compared, n_ahead = [], 0, {"elf": 0, "density": 0}
+    models = [model for model in MODELS if model in plan.options.get("models", MODELS)]
+    rows, n_compared, n_ahead = [], 0, {model: 0 for model in models if model != "nsf"}
     for name in SIMULATORS:
         groups = group_records(records, [f"{name}-{model}" for model in MODELS])
-        values = {model: [run["test"] for run in groups.get(f"{name}-{model}", [])] for model in MODELS}
+        values = {model: [run["test"] for run in groups.get(f"{name}-{model}", [])] for model in models}
         if not any(values.values()):
             continue
-        if all(values.values()):
+        means = {model: mean_and_error(runs)[0] for model, runs in values.items() if runs}
+        if "nsf" in means:
             n_compared += 1
-            means = {model: mean_and_error(runs)[0] for model, runs in values.items()}
             for model in n_ahead:
-                n_ahead[model] += means[model] < means["nsf"]
-        rows.append([name, *(_format(values[model]) for model in MODELS)])
-    note = (
-        "Mean over seeds and its standard error; lower is better. All flows have the same widths and steps; "
-        "`FlowDensity` is a mixture of two such ELF flows and a Gaussian whose mean is linear in the observations."
-    )
-    table = Table("Held-out negative log posterior in nats", ["simulator", *MODELS.values()], rows, note)
-    text = (
-        f"Of {n_compared} simulators, one ELF flow is ahead of one NSF flow on {n_ahead['elf']}, and `FlowDensity` on "
-    )
-    return Report(f"{text}{n_ahead['density']}.", [table])
+                n_ahead[model] += model in means and means[model] < means["nsf"]
+        rows.append([name, *(_format(values[model]) for model in models)])
+    note = "Mean over seeds and its standard error; lower is better. All flows have the same widths and steps."
+    if "density" in models:
+        note += (
+            " `FlowDensity` is a mixture of two such ELF flows and a Gaussian whose mean is linear in the observations."
+        )
+    columns = ["simulator", *(MODELS[model] for model in models)]
+    table = Table("Held-out negative log posterior in nats", columns, rows, note)
+    counts = "; ".join(f"{MODELS[model]}: {count}" for model, count in n_ahead.items())
+    return Report(f"Of {n_compared} simulators, ahead of one NSF flow on: {counts}.", [table])
 
 
 def _format(values: list[float]) -> str:
@@ -164,6 +165,7 @@ EXPERIMENT = Experiment(
     work,
     report,
     options={
+        "models": Option(parse_choices(MODELS), f"models (default: {','.join(MODELS)})"),
         "sets": Option(parse_choices(SIMULATORS), f"simulators (default: {','.join(SIMULATORS)})"),
         "seeds": Option(parse_count, f"number of seeds (default: {N_SEEDS})"),
     },
