@@ -146,7 +146,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     note = "Mean over seeds and its standard error; lower is better. All flows have the same widths and steps."
     if "density" in models:
         note += (
-            " `FlowDensity` is a mixture of two such ELF flows and a Gaussian whose mean is linear in the observations."
+            " `FlowDensity` mixes two such ELF flows and a Gaussian whose mean is linear in the observations."
         )
     columns = ["simulator", *(MODELS[model] for model in models)]
     table = Table("Held-out negative log posterior in nats", columns, rows, note)
