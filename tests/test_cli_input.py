@@ -206,7 +206,7 @@ def test_errors_have_one_line(monkeypatch, error, line, code):
     assert "\n" not in text
     assert found == code
 
-    def broken(path):
+    def broken(path, device):
         raise error
 
     monkeypatch.setattr(elflow, "load", broken)

@@ -117,7 +117,8 @@ class Dequantized(InitializesParts):
     @property
     def device(self) -> torch.device:
         """The device of the weights. Cells may be on the CPU instead, for devices without double precision."""
-        return next(chain(self.parameters(), self.buffers())).device
+        weights = next(chain(self.parameters(), self.buffers()), None)
+        return torch.device("cpu") if weights is None else weights.device
 
     def draw_noise(self, n: int) -> Tensor | None:
         """Random positions of the points of n rows in their cells, `(n, C)`; None if there are no cells."""

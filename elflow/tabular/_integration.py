@@ -19,7 +19,7 @@ __all__ = ["REFINED_QUANTILES", "Evaluate", "integrate_density", "interpolate"]
 
 N_COARSE_POINTS = 65
 """Number of points of the first grid."""
-REFINED_QUANTILES = ndtr(np.linspace(-5, 5, 41))
+REFINED_QUANTILES = ndtr(np.linspace(-5, 5, 61))
 """Quantiles at which a refinement adds points, including far tails."""
 TEMPERATURES = (10.0, 1.0)
 """Temperatures of the first refinements: the first flattens the log-density, so that no narrow peak is lost."""
@@ -31,7 +31,7 @@ MAX_EVALUATIONS = 2**15
 """Maximum number of densities that are evaluated at a time."""
 MIN_SHARE = 1e-4
 """Share of the mass of a row below which the distribution of a flow is not refined further."""
-MIXED_QUANTILES = np.union1d(ndtr(np.linspace(-5, 5, 41)), np.linspace(0.0025, 0.9975, 200))
+MIXED_QUANTILES = np.union1d(REFINED_QUANTILES, np.linspace(0.0025, 0.9975, 200))
 """Quantiles of mixtures of Gaussians that are knots: so close to each other that a gap between two peaks is found."""
 
 Evaluate = Callable[[nn.Module, Tensor, Tensor], Tensor]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_rows
-from elflow.tabular._integration import REFINED_QUANTILES, integrate_density, interpolate
+from elflow.tabular._integration import integrate_density, interpolate
 from elflow.tabular.schema import OutsideBoundsWarning, Schema
 from elflow.training import Rows
 
@@ -192,9 +192,9 @@ def pit_values(model: Dequantized, schema: Schema, name: str, z: Tensor, context
         c = None if context is None else context[index]
         return log_density_along(flow, z[index], position, points, c)[None]
 
-    # Every other quantile: a histogram of PIT values needs less precision than a single conditional probability.
+    # No further refinements: a histogram of PIT values needs less precision than a single conditional probability.
     knots, cumulative, _ = integrate_density(
-        evaluate, model.flow, len(z), schema.column(name).z_range, REFINED_QUANTILES[::2], max_refinements=0
+        evaluate, model.flow, len(z), schema.column(name).z_range, max_refinements=0
     )
     return interpolate(z[:, [position]].double().numpy(), knots, cumulative)[:, 0]
 

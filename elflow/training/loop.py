@@ -340,7 +340,7 @@ class _Run:
                 return rows.log_prob(distribution)[None] if n_parts == 1 else rows.log_prob(distribution, "log_probs")
         except NonFiniteError:  # weights so large that the networks overflow
             pass
-        dtype = next(flow.parameters()).dtype
+        dtype = next((weights.dtype for weights in flow.parameters()), None)
         return torch.full((n_parts, len(rows)), math.nan, dtype=dtype, device=self.fabric.device)
 
     def _gather(self, log_probs: Tensor, count: int) -> Tensor:

@@ -145,9 +145,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         rows.append([name, *(_format(values[model]) for model in models)])
     note = "Mean over seeds and its standard error; lower is better. All flows have the same widths and steps."
     if "density" in models:
-        note += (
-            " `FlowDensity` mixes two such ELF flows and a Gaussian whose mean is linear in the observations."
-        )
+        note += " `FlowDensity` mixes two such ELF flows and a Gaussian whose mean is linear in the observations."
     columns = ["simulator", *(MODELS[model] for model in models)]
     table = Table("Held-out negative log posterior in nats", columns, rows, note)
     counts = "; ".join(f"{MODELS[model]}: {count}" for model, count in n_ahead.items())

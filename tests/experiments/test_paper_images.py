@@ -143,11 +143,11 @@ def test_training_resumes_from_a_checkpoint_of_the_same_settings_only(tmp_path):
     class Failing(elflow.ImageELF):
         scored = 0
 
-        def log_prob(self, x, c=None):
+        def log_prob(self, x, c=None, *noise):
             Failing.scored += 1
             if Failing.scored == 6:  # in the third round, each of which scores a batch and what is held out
                 raise KeyError("as if the machine had failed")
-            return super().log_prob(x, c)
+            return super().log_prob(x, c, *noise)
 
     failing = Failing((1, 4, 4), scales=1, **TINY)
     failing.load_state_dict(model.state_dict())
