@@ -15,7 +15,7 @@ from elflow.flows.mixture import FlowMixture
 from elflow.flows.whitening import Gaussian
 from elflow.tabular._arrays import FloatArray
 
-__all__ = ["REFINED_QUANTILES", "Evaluate", "integrate_density", "interpolate"]
+__all__ = ["REFINED_QUANTILES", "Evaluate", "integrate_density", "interpolate", "list_members"]
 
 N_COARSE_POINTS = 65
 """Number of points of the first grid."""
@@ -95,7 +95,7 @@ def _integrate_rows(
     max_refinements: int,
 ) -> Distributions:
     """Distributions of the rows at some indices."""
-    members = list(_list_members(flow))
+    members = list(list_members(flow))
     gaussians = [(weight, member) for weight, member in members if isinstance(member, Gaussian)]
     normals = _Normals.locate(evaluate, gaussians, index) if gaussians else None
     # Mass of the row so far, with which that of the next member is compared.
@@ -113,14 +113,14 @@ def _integrate_rows(
     return _mix(parts, normals)
 
 
-def _list_members(flow: nn.Module, log_weight: float = 0.0) -> Iterator[tuple[float, nn.Module]]:
+def list_members(flow: nn.Module, log_weight: float = 0.0) -> Iterator[tuple[float, nn.Module]]:
     """Flows that are no mixtures, with the logarithms of their weights."""
     if not isinstance(flow, FlowMixture):
         yield log_weight, flow
         return
     for weight, member in zip(flow.log_weights.tolist(), flow.flows, strict=True):
         if weight > -math.inf:
-            yield from _list_members(member, log_weight + weight)
+            yield from list_members(member, log_weight + weight)
 
 
 class _Normals(NamedTuple):
