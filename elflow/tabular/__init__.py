@@ -1,7 +1,9 @@
 """Densities of tables: `FlowDensity`, its schema and columns, and helpers for tables of any library."""
 
 from elflow.tabular._flow import SAMPLE_BLOCK
+from elflow.tabular._given import MISSING
 from elflow.tabular._random import RandomState, as_generator
+from elflow.tabular._subset_queries import Info, Marginal, PoorSampleWarning
 from elflow.tabular.columns import COLUMN_KINDS, Column
 from elflow.tabular.conditional import Conditional
 from elflow.tabular.estimator import N_DRAWS, FlowDensity
@@ -10,13 +12,17 @@ from elflow.tabular.schema import OutsideBoundsWarning, Schema
 
 __all__ = [
     "COLUMN_KINDS",
+    "MISSING",
     "N_DRAWS",
     "SAMPLE_BLOCK",
     "Column",
     "Conditional",
     "ContextTable",
     "FlowDensity",
+    "Info",
+    "Marginal",
     "OutsideBoundsWarning",
+    "PoorSampleWarning",
     "RandomState",
     "Schema",
     "Table",

@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from elflow._checks import warn_user
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_context
-from elflow.tabular._inputs import TableEstimator
 from elflow.tabular._random import RandomState, as_generator, use_generator
+from elflow.tabular._subset_queries import SubsetQueries
 from elflow.tabular.conditional import Conditional, condition, pit_values
 from elflow.tabular.frames import ContextTable, Table
 
@@ -25,7 +25,7 @@ MAX_CONDITIONAL_ROWS = 2**12
 """Maximum number of rows whose conditional distributions are computed at a time."""
 
 
-class ConditionalQueries(TableEstimator):
+class ConditionalQueries(SubsetQueries):
     """Methods of a fitted density that condition one column on all others."""
 
     def conditional(self, X: Table | None, column: Hashable, context: ContextTable | None = None) -> Conditional:
