@@ -45,11 +45,13 @@ if TYPE_CHECKING:
     )
     from elflow.flows import ELF, ImageELF
     from elflow.serialization import load, save
-    from elflow.tabular import FlowDensity
+    from elflow.tabular import MISSING, FlowDensity, FlowImputer
 
 __all__ = [
     "ELF",
+    "MISSING",
     "FlowDensity",
+    "FlowImputer",
     "ImageELF",
     "activations",
     "datasets",
@@ -73,6 +75,8 @@ __version__ = "0.1.0"
 _MODULES = {
     "ELF": "elflow.flows",
     "FlowDensity": "elflow.tabular",
+    "FlowImputer": "elflow.tabular",
+    "MISSING": "elflow.tabular",
     "ImageELF": "elflow.flows",
     "load": "elflow.serialization",
     "save": "elflow.serialization",

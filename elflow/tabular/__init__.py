@@ -2,12 +2,14 @@
 
 from elflow.tabular._flow import SAMPLE_BLOCK
 from elflow.tabular._given import MISSING
+from elflow.tabular._info import Info, PoorSampleWarning
 from elflow.tabular._random import RandomState, as_generator
-from elflow.tabular._subset_queries import Info, Marginal, PoorSampleWarning
+from elflow.tabular._subset_queries import Marginal
 from elflow.tabular.columns import COLUMN_KINDS, Column
 from elflow.tabular.conditional import Conditional
 from elflow.tabular.estimator import N_DRAWS, FlowDensity
 from elflow.tabular.frames import ContextTable, Table, as_frame, digest, fingerprint, from_frame, table_kind
+from elflow.tabular.imputer import FlowImputer
 from elflow.tabular.schema import OutsideBoundsWarning, Schema
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "Conditional",
     "ContextTable",
     "FlowDensity",
+    "FlowImputer",
     "Info",
     "Marginal",
     "OutsideBoundsWarning",

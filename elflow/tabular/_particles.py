@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from elflow.kernels import NonFiniteError
 from elflow.tabular._flow import draw_quasi_random
+from elflow.tabular._precision import choose_precision, evaluate_points
 from elflow.tabular._proposals import Gaussians, Proposal
 from elflow.tabular._regions import Regions
 
-__all__ = ["Draws", "Particles", "Scorer", "draw_points", "weigh_points"]
+__all__ = ["Draws", "Particles", "Scorer", "draw_points", "weigh_points", "weigh_until_precise"]
 
 MAX_POINTS = 2**15
 """Maximum number of points that are evaluated at a time."""
@@ -24,12 +25,10 @@ POINTS_PER_DRAW = 8
 """Number of points per draw, if there are many draws of a row."""
 MIN_ROUNDS, MAX_ROUNDS = 2, 12
 """Minimum and maximum number of rounds."""
+MAX_GROWTH = 16
+"""Maximum factor by which the number of quasi-random points of a row is increased."""
 MIN_SAMPLE_SIZE = 12.0
 """Effective sample size from which a row needs no further rounds."""
-MAX_SINGLE_ERROR = 1e-3
-"""Maximum error of log-densities in single precision, with which points are weighted instead of double."""
-N_CHECKED = 64
-"""Number of points at which single and double precision are compared."""
 
 
 class Scorer:
@@ -41,44 +40,27 @@ class Scorer:
 
     def __init__(self, flow: nn.Module) -> None:
         self._double = flow
-        self._single: nn.Module | None = None
-        self._is_checked = False
+        self._chosen: nn.Module | None = None
 
-    @torch.no_grad()
     def __call__(self, z: Tensor, context: Tensor | None = None) -> Tensor:
         """Log-densities of points `(N, K, features)` with contexts `(N, context)`, `(N, K)`; -inf for NaN."""
         c = None if context is None else context[:, None].expand(-1, z.shape[1], -1)
-        if not self._is_checked and z.numel():
-            self._check(z, c)
-        blocks = []
+        if self._chosen is None:
+            self._chosen = choose_precision(self._double, z, c)
         n_rows = max(1, MAX_POINTS // max(1, z.shape[1]))
+        blocks = [z.new_zeros(0, z.shape[1])]
         for start in range(0, len(z), n_rows):
             block = slice(start, start + n_rows)
             blocks.append(self._evaluate(z[block], None if c is None else c[block]))
-        return torch.cat(blocks) if blocks else z.new_zeros(z.shape[:2])
+        return torch.cat(blocks)
 
     def _evaluate(self, z: Tensor, c: Tensor | None) -> Tensor:
-        if self._single is not None:
-            try:
-                log_density = self._single(None if c is None else c.float()).log_prob(z.float()).double()
-                return log_density.nan_to_num(nan=-torch.inf)
-            except NonFiniteError:  # networks overflow in single precision only
-                pass
-        return self._double(c).log_prob(z).nan_to_num(nan=-torch.inf)
-
-    def _check(self, z: Tensor, c: Tensor | None) -> None:
-        """Decide about the precision from the first points."""
-        self._is_checked = True
-        some = torch.linspace(0, z[..., 0].numel() - 1, min(N_CHECKED, z[..., 0].numel())).long()
-        z = z.reshape(-1, z.shape[-1])[some]
-        c = None if c is None else c.reshape(-1, c.shape[-1])[some]
-        single = deepcopy(self._double).float()
+        assert self._chosen is not None
         try:
-            difference = single(None if c is None else c.float()).log_prob(z.float()).double() - self._double(c).log_prob(z)
-        except NonFiniteError:
-            return
-        if difference.abs().nan_to_num(nan=torch.inf).max() <= MAX_SINGLE_ERROR:
-            self._single = single
+            log_density = evaluate_points(self._chosen, z, c)
+        except NonFiniteError:  # networks may overflow in single precision only
+            log_density = evaluate_points(self._double, z, c)
+        return log_density.nan_to_num(nan=-torch.inf)
 
 
 class Particles(NamedTuple):
@@ -126,20 +108,44 @@ def weigh_points(
 ) -> Particles:
     """Weighted points in regions: random ones, or quasi-random ones that all rows share if there is no generator."""
     n_features = regions.lower.shape[1]
-    shared = None
     if generator is None:
-        shared = torch.from_numpy(draw_quasi_random(count, n_features + 2)).clamp(1e-15, 1 - 1e-15)[None]
+        noise = torch.from_numpy(draw_quasi_random(count, n_features + 2)).clamp(1e-15, 1 - 1e-15)[None]
     parts = []
     size = max(1, MAX_POINTS // count)
     for start in range(0, len(regions.lower), size):
         block = regions.take(slice(start, start + size))
         c = None if context is None else context[start : start + size]
         proposal = Proposal(gaussians, block, c)
-        noise = _draw_uniform(len(block.lower), count, n_features + 2, generator) if shared is None else shared
+        if generator is not None:
+            noise = _draw_uniform(len(block.lower), count, n_features + 2, generator)
         z, log_density = proposal.draw(noise)
         log_weight = scorer(z, c) - log_density + block.log_volume[:, None]
         parts.append(Particles(z, log_weight.nan_to_num(nan=-torch.inf, posinf=-torch.inf)))
     return Particles(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def weigh_until_precise(
+    scorer: Scorer, gaussians: Gaussians, regions: Regions, context: Tensor | None, count: int
+) -> Iterator[tuple[Tensor, Particles]]:
+    """Groups of rows, as indices, with quasi-random weighted points.
+
+    Rows in which `count` points have a small effective sample size have four times as many, up to `MAX_GROWTH` times.
+    """
+    rows = torch.arange(len(regions.lower))
+    growth = 1
+    while len(rows):
+        size = max(1, MAX_POINTS // (count * growth))
+        poor = []
+        for index in rows.split(size):
+            c = None if context is None else context[index]
+            particles = weigh_points(scorer, gaussians, regions.take(index), c, count * growth)
+            is_done = particles.effective_sample_size >= MIN_SAMPLE_SIZE
+            if growth >= MAX_GROWTH:
+                is_done[:] = True
+            if is_done.any():
+                yield index[is_done], Particles(particles.z[is_done], particles.log_weight[is_done])
+            poor.append(index[~is_done])
+        rows, growth = torch.cat(poor), growth * 4
 
 
 def draw_points(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from scipy.special import log_ndtr, ndtri_exp
 from torch import Tensor, nn
 
-from elflow.tabular._integration import list_members
 from elflow.flows.whitening import Gaussian
+from elflow.tabular._integration import list_members
 from elflow.tabular._regions import Regions
 
 __all__ = ["Gaussians", "Proposal"]
@@ -72,8 +72,7 @@ class Proposal:
         # Known features first, then those with a set; the sort keeps the state of a column before its value.
         self._order = rank.argsort(stable=True, dim=-1)  # (N, features)
         self._bounds = _Bounds.sort(regions, self._order)
-        n_rows, n_features = self._order.shape
-        mean = gaussians.locate(context).expand(n_rows, -1, -1)
+        mean = gaussians.locate(context).expand(len(self._order), -1, -1)
         covariance = gaussians.covariance[:, self._order[:, :, None], self._order[:, None, :]].transpose(0, 1)
         self._factor = torch.linalg.cholesky(covariance)  # (N, C, features, features)
         self._mean = mean.gather(2, self._order[:, None].expand(-1, mean.shape[1], -1))
@@ -262,11 +261,11 @@ def _truncated_quantile(u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     low, high = torch.where(flip, -upper, lower), torch.where(flip, -lower, upper)
     share = torch.where(flip, 1 - u, u).clamp(1e-300, 1.0)
     log_low, log_mass = _log_ndtr(low), _log_interval(low, high)
-    quantile = cast(Tensor, torch.from_numpy(ndtri_exp(torch.logaddexp(log_low, log_mass + share.log()).numpy())))
+    quantile = torch.from_numpy(ndtri_exp(torch.logaddexp(log_low, log_mass + share.log()).numpy()))
     quantile = torch.where(high - low < 1e-6 * (1 + high.abs()), low + share * (high - low), quantile)
     quantile = torch.where(flip, -quantile, quantile)
     return torch.minimum(torch.maximum(quantile, lower), upper)
 
 
 def _log_ndtr(x: Tensor) -> Tensor:
-    return cast(Tensor, torch.from_numpy(log_ndtr(x.numpy())))
+    return torch.from_numpy(log_ndtr(x.numpy()))

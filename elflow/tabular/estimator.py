@@ -47,8 +47,8 @@ from elflow.tabular._hints import warn_about_columns
 from elflow.tabular._kinds import Declaration
 from elflow.tabular._queries import ConditionalQueries
 from elflow.tabular._random import RandomState, as_generator
+from elflow.tabular._region_queries import Given
 from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
-from elflow.tabular._subset_queries import Given
 from elflow.tabular.frames import ContextTable, Table, digest, table_kind
 from elflow.tabular.schema import Schema
 from elflow.training import Recipe, fit, make_fabric
