@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from elflow.cli import images, inspect, tables
+from elflow.cli import images, inspect, questions, tables
 from elflow.cli._terminal import format_error, note
 
 __all__ = ["app", "main"]
@@ -28,6 +28,8 @@ app = typer.Typer(
 app.command()(tables.fit)
 app.command()(tables.score)
 app.command()(tables.sample)
+app.command()(questions.impute)
+app.command()(questions.conditional)
 app.command()(inspect.report)
 app.command()(inspect.info)
 app.command()(images.fit_images)

@@ -2,7 +2,7 @@
 
 from elflow.tabular._flow import SAMPLE_BLOCK
 from elflow.tabular._given import MISSING
-from elflow.tabular._info import Info, PoorSampleWarning
+from elflow.tabular._info import Info, PoorSampleWarning, warn_if_poor
 from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular._subset_queries import Marginal
 from elflow.tabular.columns import COLUMN_KINDS, Column
@@ -35,4 +35,5 @@ __all__ = [
     "fingerprint",
     "from_frame",
     "table_kind",
+    "warn_if_poor",
 ]

@@ -151,7 +151,7 @@ class Proposal:
             return mean + scale * _truncated_quantile(noise, lower[..., 0], upper[..., 0])
         mass = torch.softmax(_log_interval(lower, upper), -1).nan_to_num(nan=0.0)
         total = mass.cumsum(-1)
-        interval = torch.searchsorted(total, noise[..., None]).clamp(max=mass.shape[-1] - 1)
+        interval = torch.searchsorted(total, noise[..., None].contiguous()).clamp(max=mass.shape[-1] - 1)
         before, inside = (total - mass).gather(-1, interval)[..., 0], mass.gather(-1, interval)[..., 0]
         share = ((noise - before) / inside.clamp(min=1e-300)).clamp(1e-15, 1 - 1e-15)
         ends = lower.gather(-1, interval)[..., 0], upper.gather(-1, interval)[..., 0]

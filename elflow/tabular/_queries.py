@@ -20,7 +20,7 @@ from elflow.tabular._subset_queries import SubsetQueries
 from elflow.tabular.conditional import Conditional, condition, condition_by_points, pit_values
 from elflow.tabular.frames import ContextTable, Table
 
-__all__ = ["ConditionalQueries"]
+__all__ = ["MAX_CONDITIONAL_ROWS", "ConditionalQueries"]
 
 MAX_CONDITIONAL_ROWS = 2**12
 """Maximum number of rows whose conditional distributions are computed at a time."""

@@ -161,17 +161,17 @@ class RegionQueries(TableEstimator):
         is_present = {name: np.ones(count, bool) for name in present}
         regions = build_regions(self.schema_, conditions, count, is_present)
         is_point = regions.is_fixed.all(1)
-        for exact in (True, False):
-            rows = (is_point == exact).nonzero()[:, 0]
-            c = None if context is None else context[rows]
-            if exact and len(rows):
-                particles = weigh_points(scorer, gaussians, regions.take(rows), c, 1)
-                log_density[rows] = (particles.log_mass + regions.offset[rows]).numpy()
-                sizes[rows] = np.inf
-            elif len(rows):
-                for index, particles in weigh_until_precise(scorer, gaussians, regions.take(rows), c, n_points):
-                    log_density[rows[index]] = (particles.log_mass + regions.offset[rows[index]]).numpy()
-                    sizes[rows[index]] = particles.effective_sample_size.numpy()
+        points, others = is_point.nonzero()[:, 0], (~is_point).nonzero()[:, 0]
+        if len(points):
+            c = None if context is None else context[points]
+            particles = weigh_points(scorer, gaussians, regions.take(points), c, 1)
+            log_density[points.numpy()] = (particles.log_mass + regions.offset[points]).numpy()
+            sizes[points.numpy()] = np.inf
+        c = None if context is None else context[others]
+        for index, particles in weigh_until_precise(scorer, gaussians, regions.take(others), c, n_points):
+            rows = others[index]
+            log_density[rows.numpy()] = (particles.log_mass + regions.offset[rows]).numpy()
+            sizes[rows.numpy()] = particles.effective_sample_size.numpy()
         return _Mass(log_density, sizes)
 
     def _weigh_column(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,8 @@ class Conditional:
         probabilities: Probabilities of the states but that of missing values, `(N, states)`.
         effective_sample_size: Number of independent points that would be as precise, `(N,)`, if other columns are
             integrated out by sampling; None if the distribution is integrated numerically.
+        log_density: Function of points z, `(N,)`, that returns the log-density of z at them, given that the value is
+            not an atom; None if it is known from the knots only.
 
     Example:
         >>> from elflow import FlowDensity
@@ -65,12 +67,14 @@ class Conditional:
         cumulative: FloatArray,
         probabilities: FloatArray,
         effective_sample_size: FloatArray | None = None,
+        log_density: Callable[[FloatArray], FloatArray] | None = None,
     ) -> None:
         self.column = column
         self.knots = knots
         self.cumulative = cumulative
         self.probabilities = probabilities
         self.effective_sample_size = effective_sample_size
+        self.log_density = log_density
 
     @property
     def method(self) -> str:
@@ -159,8 +163,16 @@ class _Quadrature:
             )
             log_masses.append(result.log_mass)
             if is_continuous:
-                knots, cumulative = result.knots, result.cumulative
-        return Conditional(self._column, knots, cumulative, softmax(np.stack(log_masses, 1), 1))
+                found, of_values = result, evaluate
+
+        def log_density(z: FloatArray) -> FloatArray:
+            with torch.no_grad():
+                along = of_values(flow, torch.arange(len(z)), torch.from_numpy(z[:, None]))
+            total: FloatArray = torch.logsumexp(along, 0)[:, 0].numpy() - found.log_mass
+            return total
+
+        probabilities = softmax(np.stack(log_masses, 1), 1)
+        return Conditional(self._column, found.knots, found.cumulative, probabilities, log_density=log_density)
 
     def _without_cell(self, x: Cells) -> Cells:
         """The rows with an exact number in place of the column's own cell, whose volume must not count."""

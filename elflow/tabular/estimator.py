@@ -30,6 +30,7 @@ from elflow.tabular._defaults import (
     default_options,
     default_recipe,
 )
+from elflow.tabular._explanations import ExplanationQueries
 from elflow.tabular._flow import (
     SAMPLE_BLOCK,
     build_model,
@@ -45,7 +46,6 @@ from elflow.tabular._flow import (
 )
 from elflow.tabular._hints import warn_about_columns
 from elflow.tabular._kinds import Declaration
-from elflow.tabular._queries import ConditionalQueries
 from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular._region_queries import Given
 from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
@@ -66,7 +66,7 @@ ROW_HASHES = "row_hashes"
 """Name of the hashes of rows among the tensors of a model file."""
 
 
-class FlowDensity(DensityMixin, ConditionalQueries):
+class FlowDensity(DensityMixin, ExplanationQueries):
     """Joint density of the columns of a table, as a scikit-learn estimator.
 
     Tables are of pandas, polars, pyarrow or NumPy, with columns of floats, integers, booleans, categories, strings or
