@@ -36,7 +36,9 @@ class RegionQueries(TableEstimator):
 
     def _as_holed_frame(self, X: Table) -> pd.DataFrame:
         """Convert a table with missing cells or absent columns to a frame with all columns of the schema."""
-        frame = as_frame(X, self.schema_.names if self.schema_.table == "numpy" else None)
+        if self.schema_.table == "numpy" and isinstance(X, pd.DataFrame):
+            X = X.to_numpy()  # the columns have no names
+        frame = as_frame(X, self.schema_.names)
         known = [name for name in self.schema_.names if name in frame.columns]
         if not known:
             raise ValueError(f"X must have at least one of the columns {self.schema_.names}, got {list(frame.columns)}")

@@ -38,6 +38,7 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         feature_names_in_: Names of the columns, if the table has names.
 
     Example:
+        >>> import pandas as pd
         >>> rng = np.random.default_rng(0)
         >>> table = pd.DataFrame(rng.normal(size=(200, 2)), columns=["a", "b"])
         >>> table.loc[:20, "b"] = np.nan
@@ -93,9 +94,9 @@ class FlowImputer(TransformerMixin, BaseEstimator):
             A table of the library of the fitted table, with its columns and dtypes.
         """
         check_is_fitted(self, "density_")
-        frame = self.density_._as_frame(X)  # checks the number and the names of columns
-        if frame.shape[1] < len(self.density_.schema_.names):
-            frame = frame[self.density_.schema_.names]
+        frame = self.density_._as_frame(X)  # checks the number of columns of a matrix
+        if absent := [name for name in self.density_.schema_.names if name not in frame.columns]:
+            raise ValueError(f"X must have the columns {self.density_.schema_.names}, got none named {absent}")
         return self.density_.impute(X, method=self.method, random_state=self.random_state)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
