@@ -417,15 +417,15 @@ def test_a_network_that_the_kernel_refuses_is_a_skipped_step(monkeypatch):
     real = loop._Run.train_step
 
     def overflowing(self, batch):
-        kept = [p.detach().clone() for p in self.parameters]
+        kept = [p.detach().clone() for p in self.flow.parameters()]
         if self.step == 4:
             with torch.no_grad():
-                for p in self.parameters:
+                for p in self.flow.parameters():
                     p.fill_(math.inf)
         real(self, batch)
         with torch.no_grad():
             if self.step == 5:
-                for p, value in zip(self.parameters, kept, strict=True):
+                for p, value in zip(self.flow.parameters(), kept, strict=True):
                     p.copy_(value)
 
     monkeypatch.setattr(loop._Run, "train_step", overflowing)
