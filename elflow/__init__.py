@@ -5,6 +5,7 @@ Models and their files:
 * `ELF`: flow over vectors, optionally given a context; a zuko flow.
 * `ImageELF`: flow over images of integers.
 * `FlowDensity`: scikit-learn estimator for tables with columns of any kind.
+* `FlowImputer`: scikit-learn transformer that fills missing cells by a `FlowDensity`; `MISSING`: a condition.
 * `save`, `load`: model files, for all three.
 
 Modules:
