@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +20,14 @@ from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from elflow._checks import check_count, record_warnings
+from elflow._checks import check_count, join_names, record_warnings, warn_user
 from elflow._model_file import ModelFile, fill_module, write_model
 from elflow.flows.dequantization import Dequantized
 from elflow.flows.mixture import N_COMPONENTS, FlowMixture
-from elflow.tabular._anomaly import rank_log_density, select_reference, summarize_log_density
+from elflow.io import TableStream
+from elflow.tabular._anomaly import rank_log_density, summarize_log_density
 from elflow.tabular._arrays import BoolArray, FloatArray
+from elflow.tabular._blocks import FrameBlocks, StreamBlocks, as_stream
 from elflow.tabular._config import get_config, min_config_numbers, set_config
 from elflow.tabular._defaults import (
     check_parameters,
@@ -30,6 +35,7 @@ from elflow.tabular._defaults import (
     default_options,
     default_recipe,
 )
+from elflow.tabular._encoded import EncodedTable, count_training_rows, encode_table, read_encoded, write_encoded
 from elflow.tabular._flow import (
     SAMPLE_BLOCK,
     build_model,
@@ -39,7 +45,6 @@ from elflow.tabular._flow import (
     iter_samples,
     measure_inverse_residual,
     score_rows,
-    split_mask,
     stack_members,
     to_single,
 )
@@ -48,11 +53,14 @@ from elflow.tabular._kinds import Declaration
 from elflow.tabular._queries import ConditionalQueries
 from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
+from elflow.tabular._split import Split
+from elflow.tabular._survey import MAX_COUNTED, Survey
 from elflow.tabular.frames import ContextTable, Table, digest, table_kind
 from elflow.tabular.schema import Schema
 from elflow.training import Recipe, fit, make_fabric
 
 if TYPE_CHECKING:
+    import pyarrow.dataset as ds
     from lightning_fabric import Fabric
 
 __all__ = ["N_DRAWS", "FlowDensity"]
@@ -167,23 +175,30 @@ class FlowDensity(DensityMixin, ConditionalQueries):
 
     def fit(
         self,
-        X: Table,
+        X: Table | TableStream | ds.Dataset | str | os.PathLike[str],
         y: object = None,
         *,
-        context: ContextTable | None = None,
+        context: ContextTable | Sequence[str] | None = None,
         sample_weight: ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        rows_file: str | os.PathLike[str] | None = None,
         fabric: Fabric | None = None,
     ) -> FlowDensity:
         """Fit the density of the rows of X by maximum likelihood.
 
         Arguments:
-            X: The table, `(N, columns)`.
+            X: The table, `(N, columns)`. A table in files may be larger than memory: a `pyarrow.dataset.Dataset`, the
+                result of `elflow.io.open_stream`, or the path of a file, a folder, or files that match a pattern. Its
+                rows are encoded into a file, from which batches are read.
             y: Ignored; scikit-learn passes it.
-            context: Context of the rows, a table of N rows. The density is then p(row | context).
+            context: Context of the rows, a table of N rows. The density is then p(row | context). If X is in files, a
+                list of the names of its columns that are the context.
             sample_weight: Weight of each row in the likelihood, `(N,)`.
             checkpoint: File for the state of training after each round. If it exists, training resumes from it, and
                 ends with the weights of an uninterrupted training. It is not deleted at the end.
+            rows_file: File for the encoded rows of a table in files; a temporary one by default. If it exists, and
+                neither the files nor the settings have changed since, rows are read from it. It is not deleted at the
+                end.
             fabric: A launched `lightning_fabric.Fabric` for several processes, instead of `device` and `precision`: see
                 `elflow.training.make_fabric`. All processes fit the same table, and end with the same density.
 
@@ -201,6 +216,24 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         fabric = fabric or make_fabric(self.device, self.precision)
         if getattr(y, "ndim", 1) == 2:
             raise ValueError("y is ignored and must not be a table: pass a context with context=")
+        drawn = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = fabric.broadcast(drawn)  # the same in all processes, also without a random state
+        with ExitStack() as stack:
+            stream = as_stream(X)
+            if stream is None:
+                table, content = self._encode_table(X, context, sample_weight, seed)
+            else:
+                if sample_weight is not None:
+                    raise ValueError("sample_weight must be None if X is in files, got weights")
+                path = stack.enter_context(_choose_file(rows_file))
+                blocks = self._as_blocks(stream, context, self.verbose and fabric.is_global_zero)
+                table, content = self._encode_stream(blocks, path, seed, fabric), ("files",)
+            return self._train(table, content, seed, checkpoint, fabric)
+
+    def _encode_table(
+        self, X: Table, context: ContextTable | None, sample_weight: ArrayLike | None, seed: int
+    ) -> tuple[EncodedTable, tuple[object, ...]]:
+        """Infer the columns of a table in memory, and encode its rows; also return all that these depend on."""
         frame = self._as_frame(X, fitting=True)
         context_frame = self._as_context(context, len(frame), fitting=True)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, frame, ensure_non_negative=True)
@@ -208,25 +241,76 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             is_used, weight = weight > 0, weight[weight > 0]
             frame = frame[is_used].reset_index(drop=True)
             context_frame = None if context_frame is None else context_frame[is_used].reset_index(drop=True)
-        if len(frame) < MIN_ROWS:
-            # scikit-learn's contract asks for the words in brackets
-            raise ValueError(
-                f"X must have at least {MIN_ROWS} rows of positive weight, got {len(frame)} (n_samples={len(frame)})"
-            )
+        _check_n_rows(len(frame))
         # A fit that fails or is interrupted leaves no fitted density, instead of new columns with an old flow.
         self.__dict__.pop("model_", None)
         key = self.__dict__.pop("_schema_key", None)  # left by fit_schema
         if key is None or key != self._digest_schema_input(X, frame, context_frame):
-            self._infer_schemas(X, frame, context_frame)
+            self._infer_schemas(*(None if f is None else Survey.of_frame(f) for f in (frame, context_frame)), X)
+        blocks, split = FrameBlocks(frame, context_frame, weight), Split(len(frame), self.validation, seed)
         self.n_rows_ = len(frame)
-        drawn = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.seed_ = seed = fabric.broadcast(drawn)  # the same in all processes, also without a random state
-        held_out = split_mask(len(frame), self.validation, seed)
-        self.row_hashes_: RowHashes | None = RowHashes.fit(self.schema_, frame, held_out)
         # Validation rows are to score as new rows do: the widths of cells do not depend on them either.
-        self.schema_ = self.schema_.recount(frame[~held_out])
-        rows, is_validation = self._encode(frame, context_frame, weight), torch.from_numpy(held_out)
-        training_rows, validation_rows = rows.take(~is_validation), rows.take(is_validation)
+        self.schema_ = count_training_rows(blocks, self.schema_, split)
+        return encode_table(blocks, self.schema_, self.context_schema_, split), (frame, context_frame, weight)
+
+    def _encode_stream(self, blocks: StreamBlocks, path: Path, seed: int, fabric: Fabric) -> EncodedTable:
+        """Infer the columns of a table in files, and encode its rows into a file, unless it has them already."""
+        self.__dict__.pop("model_", None)
+        surveyed = self.__dict__.pop("_schema_key", None)  # left by fit_schema
+        declared = {str(name): kind for name, kind in (self.columns or {}).items()}
+        schema_key = blocks.make_key(declared, self.missing)
+        key = blocks.make_key(declared, self.missing, self.validation, seed)
+        stored = None if key is None else read_encoded(path, key)
+        # All processes decide alike, before the first one writes the file.
+        if not fabric.broadcast(stored is not None):
+            if surveyed is None or surveyed != schema_key:
+                self._survey(blocks)
+            _check_n_rows(blocks.n_rows)
+            if fabric.local_rank == 0:
+                split = Split(blocks.n_rows, self.validation, seed)
+                schema = count_training_rows(blocks, self.schema_, split)
+                facts = {"n_rows": blocks.n_rows, "warnings": self.warnings_, "names": blocks.names}
+                write_encoded(path, blocks, schema, self.context_schema_, split, key, facts)
+            fabric.barrier()
+            stored = read_encoded(path, key)
+        else:
+            for message in stored.facts["warnings"] if stored else ():
+                warn_user(message)
+        assert stored is not None
+        self.schema_, self.context_schema_ = stored.schema, stored.context_schema
+        self.n_rows_, self.warnings_ = stored.facts["n_rows"], stored.facts["warnings"]
+        self._set_names(stored.facts["names"])
+        return stored.table
+
+    def _as_blocks(self, stream: TableStream, context: object, verbose: bool) -> StreamBlocks:
+        """Blocks of a table in files, of which some columns are the context."""
+        names = [context] if isinstance(context, str) else [] if context is None else context
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"context must be a list of column names if X is in files, got {type(context).__name__}")
+        return StreamBlocks(stream, names, verbose)
+
+    def _survey(self, blocks: StreamBlocks) -> None:
+        """Set the schemas of a table in files."""
+        survey, context_survey = blocks.survey(self.columns)
+        self._set_names(blocks.names)
+        self._infer_schemas(survey, context_survey, survey.frame)
+
+    def _set_names(self, names: Sequence[str]) -> None:
+        self.feature_names_in_ = np.array(names, dtype=object)
+        self.n_features_in_ = len(names)
+
+    def _train(
+        self,
+        table: EncodedTable,
+        content: tuple[object, ...],
+        seed: int,
+        checkpoint: str | os.PathLike[str] | None,
+        fabric: Fabric,
+    ) -> FlowDensity:
+        """Train the flow on encoded rows; `content` is all that these depend on besides the settings."""
+        self.seed_ = seed
+        self.row_hashes_: RowHashes | None = table.hashes
+        training_rows, validation_rows = table.training, table.validation
         options, recipe = self._resolve_settings(len(training_rows))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -239,12 +323,12 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         }
         trained, self.training_ = fit(
             model,
-            to_single(training_rows),
+            training_rows,
             to_single(validation_rows),
             recipe,
             seed=seed,
             checkpoint=checkpoint,
-            fingerprint=digest(frame, context_frame, weight, json.dumps(settings, default=_describe_setting)),
+            fingerprint=digest(*content, json.dumps(settings, default=_describe_setting)),
             log_dir=self.log_dir,
             verbose=self.verbose,
             fabric=fabric,
@@ -255,19 +339,22 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             "components": count_components(self.model_),
         }
         self.n_parameters_ = count_parameters(self.model_)
-        reference = torch.from_numpy(select_reference(held_out, seed))
-        self.reference_scores_ = summarize_log_density(score_rows(self.model_, rows.take(reference), N_DRAWS))
+        self.reference_scores_ = summarize_log_density(score_rows(self.model_, table.reference, N_DRAWS))
         return self
 
-    def fit_schema(self, X: Table, context: ContextTable | None = None) -> FlowDensity:
+    def fit_schema(
+        self,
+        X: Table | TableStream | ds.Dataset | str | os.PathLike[str],
+        context: ContextTable | Sequence[str] | None = None,
+    ) -> FlowDensity:
         """Infer the columns of a table and of its context: `schema_` and `context_schema_`.
 
         `fit` does this itself. It reuses the result if it is called next with the same data, so that a program can
         show the columns before training.
 
         Arguments:
-            X: The table, `(N, columns)`.
-            context: Context of the rows, a table of N rows.
+            X: The table, `(N, columns)`, as for `fit`.
+            context: Context of the rows, as for `fit`.
 
         Returns:
             The estimator.
@@ -279,10 +366,17 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             count   integer  int64  3 to 9
         """
         check_parameters(self.get_params())
+        if (stream := as_stream(X)) is not None:
+            blocks = self._as_blocks(stream, context, self.verbose)
+            key = blocks.make_key({str(name): kind for name, kind in (self.columns or {}).items()}, self.missing)
+            self.__dict__.pop("model_", None)
+            self._survey(blocks)
+            self._schema_key = key
+            return self
         frame = self._as_frame(X, fitting=True)
         context_frame = self._as_context(context, len(frame), fitting=True)
         self.__dict__.pop("model_", None)  # an earlier flow does not fit the new columns
-        self._infer_schemas(X, frame, context_frame)
+        self._infer_schemas(*(None if f is None else Survey.of_frame(f) for f in (frame, context_frame)), X)
         self._schema_key = self._digest_schema_input(X, frame, context_frame)
         return self
 
@@ -539,14 +633,19 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         """Minimum number of numbers in the file of a density of this configuration, without building it."""
         return min_config_numbers(config)
 
-    def _infer_schemas(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> None:
+    def _infer_schemas(self, survey: Survey, context: Survey | None, X: Table) -> None:
         """Set the schemas of the table and of its context, and the warnings about their columns."""
         with record_warnings() as messages:
-            self.schema_ = Schema.fit(frame, self.columns, self.missing).with_labels_of(X)
-            warn_about_columns(self.schema_, frame, {str(name) for name in self.columns or {}})
-            self.context_schema_ = (
-                None if context is None else Schema.fit(context, None, self.missing, infer_bounds=False)
-            )
+            declared = {str(name) for name in self.columns or {}}
+            survey = _leave_out_identifiers(survey, declared)
+            self.schema_ = Schema.fit(survey.frame, self.columns, self.missing, survey=survey).with_labels_of(X)
+            if survey.too_many:
+                self.schema_ = replace(self.schema_, ignored=(*self.schema_.ignored, *survey.too_many))
+            warn_about_columns(self.schema_, survey.frame, declared, survey.row_numbers)
+            self.context_schema_ = None
+            if context is not None:
+                context = _leave_out_identifiers(context, ())
+                self.context_schema_ = Schema.fit(context.frame, None, self.missing, infer_bounds=False, survey=context)
         self.warnings_ = messages
 
     def _digest_schema_input(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> str:
@@ -586,6 +685,35 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         check_count("n", n)
         c = encode_context(self.context_schema_, self._as_context(context))
         return iter_samples(self.model_, n, c, as_generator(random_state))
+
+
+def _check_n_rows(count: int) -> None:
+    if count < MIN_ROWS:
+        # scikit-learn's contract asks for the words in brackets
+        raise ValueError(f"X must have at least {MIN_ROWS} rows of positive weight, got {count} (n_samples={count})")
+
+
+def _leave_out_identifiers(survey: Survey, declared: Collection[str]) -> Survey:
+    """The same survey without columns that have too many categories."""
+    if not survey.too_many:
+        return survey
+    if both := [name for name in survey.too_many if name in declared]:
+        raise ValueError(f"columns {both} must have at most {MAX_COUNTED:,} categories in files, got more")
+    warn_user(
+        f"columns {join_names(survey.too_many)} are left out, since they have more than {MAX_COUNTED:,} different texts"
+    )
+    kept = [name for name in survey.frame.columns if name not in survey.too_many]
+    return replace(survey.select(kept), too_many=survey.too_many)
+
+
+@contextmanager
+def _choose_file(path: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """The file for encoded rows: the given one, or a temporary one that is deleted at the end."""
+    if path is not None:
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="elflow-") as folder:
+        yield Path(folder, "rows")
 
 
 def _describe_setting(value: Any) -> Any:
