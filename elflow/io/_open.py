@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from elflow._checks import join_names
@@ -21,7 +21,7 @@ FORMATS = {
     ".xlsx": "excel",
 }
 """Format by file name suffix. Text and JSON may be compressed: another suffix follows."""
-SOURCES = {
+SOURCES: dict[str, Callable[[Path, Sequence[str]], Source]] = {
     "text": TextSource,
     "parquet": ParquetSource,
     "json": JsonSource,
@@ -49,10 +49,12 @@ def open_source(path: Path, na_values: Sequence[str]) -> Source:
 
 
 def list_inputs(path: Path) -> list[Path]:
-    """All files that a path names: itself, those of a folder, or those that match a pattern; none for `-`."""
-    if path.is_dir() or is_pattern(path):
-        return list_files(path, is_supported)[1]
-    return [path] if path.exists() else []
+    """All existing files that a path names: itself, the tables of a folder, or files that match a pattern."""
+    try:
+        files = list_files(path, is_supported)[1] if path.is_dir() or is_pattern(path) else []
+    except FileNotFoundError:  # the reader explains it, unless it reads images
+        files = []
+    return [path, *files] if path.exists() else files
 
 
 def _open_file(path: Path, na_values: Sequence[str]) -> Source:

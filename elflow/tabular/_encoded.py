@@ -184,18 +184,15 @@ def read_encoded(path: Path, key: str | None) -> StoredTable | None:
         return None
     schema = Schema.from_dict(header["schema"])
     context_schema = None if header["context_schema"] is None else Schema.from_dict(header["context_schema"])
-    parts = [
-        Rows(
-            Cells(*(tensors[f"{name}.{field}"] for field in Cells._fields)),
-            tensors.get(f"{name}.context"),
-        )
+    validation, reference = (
+        Rows(Cells(*(tensors[f"{name}.{field}"] for field in Cells._fields)), tensors.get(f"{name}.context"))
         for name in ("validation", "reference")
-    ]
+    )
     n_context = 0 if context_schema is None else context_schema.context_features
     training = MappedRows.open(path, header["n_training"], len(schema.exact), len(schema.cells), n_context)
     training.digest = header["digest"]
     hashes = RowHashes.from_tensor(tensors["hashes"], header["hash_limit"])
-    return StoredTable(EncodedTable(training, *parts, hashes), schema, context_schema, header["facts"])
+    return StoredTable(EncodedTable(training, validation, reference, hashes), schema, context_schema, header["facts"])
 
 
 def _read_footer(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]] | None:

@@ -246,7 +246,9 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         self.__dict__.pop("model_", None)
         key = self.__dict__.pop("_schema_key", None)  # left by fit_schema
         if key is None or key != self._digest_schema_input(X, frame, context_frame):
-            self._infer_schemas(*(None if f is None else Survey.of_frame(f) for f in (frame, context_frame)), X)
+            self._infer_schemas(
+                Survey.of_frame(frame), None if context_frame is None else Survey.of_frame(context_frame), X
+            )
         blocks, split = FrameBlocks(frame, context_frame, weight), Split(len(frame), self.validation, seed)
         self.n_rows_ = len(frame)
         # Validation rows are to score as new rows do: the widths of cells do not depend on them either.
@@ -376,7 +378,9 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         frame = self._as_frame(X, fitting=True)
         context_frame = self._as_context(context, len(frame), fitting=True)
         self.__dict__.pop("model_", None)  # an earlier flow does not fit the new columns
-        self._infer_schemas(*(None if f is None else Survey.of_frame(f) for f in (frame, context_frame)), X)
+        self._infer_schemas(
+            Survey.of_frame(frame), None if context_frame is None else Survey.of_frame(context_frame), X
+        )
         self._schema_key = self._digest_schema_input(X, frame, context_frame)
         return self
 
@@ -646,7 +650,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             if context is not None:
                 context = _leave_out_identifiers(context, ())
                 self.context_schema_ = Schema.fit(context.frame, None, self.missing, infer_bounds=False, survey=context)
-        self.warnings_ = messages
+        self.warnings_: list[str] = messages
 
     def _digest_schema_input(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> str:
         """Digest of everything that the schemas depend on."""
