@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elflow import FlowDensity
     from elflow.io import TableStream
 
-MAX_LOADED_BYTES = 2**26
+MAX_LOADED_BYTES = 2**24
 """Size of all files up to which a table is read into memory."""
 MAX_VALIDATION_ROWS = 10_000
 """Maximum number of validation rows that are scored after training."""

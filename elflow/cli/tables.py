@@ -90,7 +90,7 @@ def fit(
       elflow fit prices.parquet -o prices.elf --context country --bounds price=0:
       elflow fit "data/*.parquet" -o model.elf
 
-    Tables larger than 64 MiB are read block by block, and may be larger than
+    Tables larger than 16 MiB are read block by block, and may be larger than
     memory: their rows are encoded into the file MODEL.rows, which is deleted
     at the end.
 

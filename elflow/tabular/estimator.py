@@ -130,6 +130,9 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         True
     """
 
+    n_rows_: int
+    warnings_: list[str]
+
     def __init__(
         self,
         flow: str = "elf",
@@ -650,7 +653,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             if context is not None:
                 context = _leave_out_identifiers(context, ())
                 self.context_schema_ = Schema.fit(context.frame, None, self.missing, infer_bounds=False, survey=context)
-        self.warnings_: list[str] = messages
+        self.warnings_ = messages
 
     def _digest_schema_input(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> str:
         """Digest of everything that the schemas depend on."""
@@ -695,6 +698,10 @@ def _check_n_rows(count: int) -> None:
     if count < MIN_ROWS:
         # scikit-learn's contract asks for the words in brackets
         raise ValueError(f"X must have at least {MIN_ROWS} rows of positive weight, got {count} (n_samples={count})")
+
+
+def _survey_context(frame: pd.DataFrame | None) -> Survey | None:
+    return None if frame is None else Survey.of_frame(frame)
 
 
 def _leave_out_identifiers(survey: Survey, declared: Collection[str]) -> Survey:
