@@ -24,9 +24,19 @@ def open_stream(path: Path) -> tuple[Any, Any]:
     codec = find_codec(path)
     if codec == "xz":  # which Arrow does not have
         raw = path.open("rb")
-        return pa.PythonFile(lzma.LZMAFile(raw), "r"), raw
+        return pa.PythonFile(_XzFile(raw), "r"), raw
     file = pa.OSFile(str(path), "rb")
     return (file if codec is None else pa.CompressedInputStream(file, codec)), file
+
+
+class _XzFile(lzma.LZMAFile):
+    """Reader whose errors about damaged files are those of Arrow's readers."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        try:
+            return super().read(size)
+        except (lzma.LZMAError, EOFError) as error:
+            raise OSError(str(error)) from None
 
 
 def compress(raw: IO[bytes], codec: str) -> Any:

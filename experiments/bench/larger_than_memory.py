@@ -104,7 +104,7 @@ def _run_fit(data: Path, model: Path, options: dict[str, float]) -> Record:
             peak = max(peak, peak_memory(process.pid))
             beyond = max(beyond, _read_memory_beyond_cache(process.pid))
             if not encoded and rows_file.exists():  # it appears when it is complete, and training begins
-                encoded, prepared = rows_file.stat().st_size, _read_cpu_seconds(process.pid)
+                prepared, encoded = _read_cpu_seconds(process.pid), rows_file.stat().st_size
             time.sleep(0.02)
         error = process.stderr.read().decode() if process.stderr else ""
     if process.returncode:
@@ -128,7 +128,7 @@ def _read_cpu_seconds(process: int) -> float:
 
 def _read_memory_beyond_cache(process: int) -> float:
     """Resident memory of a process in GiB that is not in the page cache: all but pages of files."""
-    with suppress(OSError):
+    with suppress(OSError, KeyError):  # the process has ended
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
         sizes = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith("Rss")}
         return (int(sizes["RssAnon"]) + int(sizes["RssShmem"])) / 2**20
