@@ -1,6 +1,7 @@
 """Tables in all formats, compressed, in folders, in Hive partitions, and on standard input."""
 
 import io
+import itertools
 import sys
 from types import SimpleNamespace
 
@@ -72,7 +73,7 @@ def test_standard_input(tmp_path, monkeypatch, name):
 
 def write_parts(folder, table, suffix, edges=(0, 3, 5, 7)):
     folder.mkdir(exist_ok=True)
-    for i, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for i, (first, last) in enumerate(itertools.pairwise(edges)):
         with TableWriter(folder / f"part-{i}.{suffix}") as writer:
             writer.write(table.iloc[first:last])
 
