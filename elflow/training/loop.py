@@ -149,8 +149,7 @@ class _Run:
         self.fabric = fabric
         flow = flow.to(fabric.device)
         self.flow = flow
-        self.parameters = [p for p in flow.parameters() if p.requires_grad]
-        optimizer = recipe.make_optimizer(self.parameters)
+        optimizer = recipe.make_optimizer(flow)
         self.scheduler = recipe.make_scheduler(optimizer)
         # All processes start from the weights of the first one: setup copies them, to be averaged afterwards.
         self.module, self.optimizer = fabric.setup(LogLikelihood(flow), optimizer)
@@ -182,7 +181,7 @@ class _Run:
         # that share its batches.
         torch.manual_seed(seed * 1_000_003 + self.step)
         self._training_mean = Mean()
-        end = min(self.step + self.recipe.round_steps, self.recipe.max_steps)
+        end = self.recipe.end_of_round(self.step)
         for batch in source.iter_batches(range(self.step, end)):
             self.train_step(batch)
             if monitor is not None:
