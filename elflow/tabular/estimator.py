@@ -230,7 +230,8 @@ class FlowDensity(DensityMixin, ConditionalQueries):
                     raise ValueError("sample_weight must be None if X is in files, got weights")
                 path = stack.enter_context(_choose_file(rows_file))
                 blocks = self._as_blocks(stream, context, self.verbose and fabric.is_global_zero)
-                table, content = self._encode_stream(blocks, path, seed, fabric), ("files",)
+                table = self._encode_stream(blocks, path, rows_file is not None, seed, fabric)
+                content = ("files",)
             return self._train(table, content, seed, checkpoint, fabric)
 
     def _encode_table(
@@ -258,8 +259,13 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         self.schema_ = count_training_rows(blocks, self.schema_, split)
         return encode_table(blocks, self.schema_, self.context_schema_, split), (frame, context_frame, weight)
 
-    def _encode_stream(self, blocks: StreamBlocks, path: Path, seed: int, fabric: Fabric) -> EncodedTable:
-        """Infer the columns of a table in files, and encode its rows into a file, unless it has them already."""
+    def _encode_stream(
+        self, blocks: StreamBlocks, path: Path, is_shared: bool, seed: int, fabric: Fabric
+    ) -> EncodedTable:
+        """Infer the columns of a table in files, and encode its rows into a file, unless it has them already.
+
+        Several processes share a file that is not temporary: the first one of each machine writes it.
+        """
         self.__dict__.pop("model_", None)
         surveyed = self.__dict__.pop("_schema_key", None)  # left by fit_schema
         declared = {str(name): kind for name, kind in (self.columns or {}).items()}
@@ -271,7 +277,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             if surveyed is None or surveyed != schema_key:
                 self._survey(blocks)
             _check_n_rows(blocks.n_rows)
-            if fabric.local_rank == 0:
+            if fabric.local_rank == 0 or not is_shared:
                 split = Split(blocks.n_rows, self.validation, seed)
                 schema = count_training_rows(blocks, self.schema_, split)
                 facts = {"n_rows": blocks.n_rows, "warnings": self.warnings_, "names": blocks.names}
