@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
-from elflow._checks import check_count, join_names, record_warnings, warn_user
+from elflow._checks import check_count
 from elflow._model_file import ModelFile, fill_module, write_model
 from elflow.flows.dequantization import Dequantized
 from elflow.flows.mixture import N_COMPONENTS, FlowMixture
 from elflow.io import TableStream
 from elflow.tabular._anomaly import rank_log_density, summarize_log_density
 from elflow.tabular._arrays import BoolArray, FloatArray
-from elflow.tabular._blocks import FrameBlocks, StreamBlocks, as_stream
+from elflow.tabular._blocks import as_stream
 from elflow.tabular._config import get_config, min_config_numbers, set_config
 from elflow.tabular._defaults import (
     check_parameters,
@@ -35,7 +32,8 @@ from elflow.tabular._defaults import (
     default_options,
     default_recipe,
 )
-from elflow.tabular._encoded import EncodedTable, count_training_rows, encode_table, read_encoded, write_encoded
+from elflow.tabular._encoded import EncodedTable
+from elflow.tabular._fit_data import FittedTables, choose_rows_file
 from elflow.tabular._flow import (
     SAMPLE_BLOCK,
     build_model,
@@ -48,15 +46,11 @@ from elflow.tabular._flow import (
     stack_members,
     to_single,
 )
-from elflow.tabular._hints import warn_about_columns
 from elflow.tabular._kinds import Declaration
 from elflow.tabular._queries import ConditionalQueries
 from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
-from elflow.tabular._split import Split
-from elflow.tabular._survey import MAX_COUNTED, Survey
-from elflow.tabular.frames import ContextTable, Table, digest, table_kind
-from elflow.tabular.schema import Schema
+from elflow.tabular.frames import ContextTable, Table, digest
 from elflow.training import Recipe, fit, make_fabric
 
 if TYPE_CHECKING:
@@ -65,15 +59,13 @@ if TYPE_CHECKING:
 
 __all__ = ["N_DRAWS", "FlowDensity"]
 
-MIN_ROWS = 5
-"""Minimum number of rows in fit."""
 N_DRAWS = 16
 """Default number of points of each cell from which its probability is estimated."""
 ROW_HASHES = "row_hashes"
 """Name of the hashes of rows among the tensors of a model file."""
 
 
-class FlowDensity(DensityMixin, ConditionalQueries):
+class FlowDensity(DensityMixin, ConditionalQueries, FittedTables):
     """Joint density of the columns of a table, as a scikit-learn estimator.
 
     Tables are of pandas, polars, pyarrow or NumPy, with columns of floats, integers, booleans, categories, strings or
@@ -121,6 +113,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         feature_names_in_: Names of the columns, if the table has names.
 
     Example:
+        >>> import pandas as pd
         >>> rng = np.random.default_rng(0)
         >>> table = pd.DataFrame({"size": rng.lognormal(size=500), "kind": rng.choice(["a", "b"], size=500)})
         >>> density = FlowDensity(max_steps=100, random_state=0).fit(table)
@@ -129,9 +122,6 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         >>> density.sample(3, random_state=1).dtypes.to_dict() == table.dtypes.to_dict()
         True
     """
-
-    n_rows_: int
-    warnings_: list[str]
 
     def __init__(
         self,
@@ -228,87 +218,11 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             else:
                 if sample_weight is not None:
                     raise ValueError("sample_weight must be None if X is in files, got weights")
-                path = stack.enter_context(_choose_file(rows_file))
+                path = stack.enter_context(choose_rows_file(rows_file))
                 blocks = self._as_blocks(stream, context, self.verbose and fabric.is_global_zero)
                 table = self._encode_stream(blocks, path, rows_file is not None, seed, fabric)
                 content = ("files",)
             return self._train(table, content, seed, checkpoint, fabric)
-
-    def _encode_table(
-        self, X: Table, context: ContextTable | None, sample_weight: ArrayLike | None, seed: int
-    ) -> tuple[EncodedTable, tuple[object, ...]]:
-        """Infer the columns of a table in memory, and encode its rows; also return all that these depend on."""
-        frame = self._as_frame(X, fitting=True)
-        context_frame = self._as_context(context, len(frame), fitting=True)
-        weight = None if sample_weight is None else _check_sample_weight(sample_weight, frame, ensure_non_negative=True)
-        if weight is not None:  # rows of weight zero have no effect at all, not even on the schema
-            is_used, weight = weight > 0, weight[weight > 0]
-            frame = frame[is_used].reset_index(drop=True)
-            context_frame = None if context_frame is None else context_frame[is_used].reset_index(drop=True)
-        _check_n_rows(len(frame))
-        # A fit that fails or is interrupted leaves no fitted density, instead of new columns with an old flow.
-        self.__dict__.pop("model_", None)
-        key = self.__dict__.pop("_schema_key", None)  # left by fit_schema
-        if key is None or key != self._digest_schema_input(X, frame, context_frame):
-            self._infer_schemas(
-                Survey.of_frame(frame), None if context_frame is None else Survey.of_frame(context_frame), X
-            )
-        blocks, split = FrameBlocks(frame, context_frame, weight), Split(len(frame), self.validation, seed)
-        self.n_rows_ = len(frame)
-        # Validation rows are to score as new rows do: the widths of cells do not depend on them either.
-        self.schema_ = count_training_rows(blocks, self.schema_, split)
-        return encode_table(blocks, self.schema_, self.context_schema_, split), (frame, context_frame, weight)
-
-    def _encode_stream(
-        self, blocks: StreamBlocks, path: Path, is_shared: bool, seed: int, fabric: Fabric
-    ) -> EncodedTable:
-        """Infer the columns of a table in files, and encode its rows into a file, unless it has them already.
-
-        Several processes share a file that is not temporary: the first one of each machine writes it.
-        """
-        self.__dict__.pop("model_", None)
-        surveyed = self.__dict__.pop("_schema_key", None)  # left by fit_schema
-        declared = {str(name): kind for name, kind in (self.columns or {}).items()}
-        schema_key = blocks.make_key(declared, self.missing)
-        key = blocks.make_key(declared, self.missing, self.validation, seed)
-        stored = None if key is None else read_encoded(path, key)
-        # All processes decide alike, before the first one writes the file.
-        if not fabric.broadcast(stored is not None):
-            if surveyed is None or surveyed != schema_key:
-                self._survey(blocks)
-            _check_n_rows(blocks.n_rows)
-            if fabric.local_rank == 0 or not is_shared:
-                split = Split(blocks.n_rows, self.validation, seed)
-                schema = count_training_rows(blocks, self.schema_, split)
-                facts = {"n_rows": blocks.n_rows, "warnings": self.warnings_, "names": blocks.names}
-                write_encoded(path, blocks, schema, self.context_schema_, split, key, facts)
-            fabric.barrier()
-            stored = read_encoded(path, key)
-        else:
-            for message in stored.facts["warnings"] if stored else ():
-                warn_user(message)
-        assert stored is not None
-        self.schema_, self.context_schema_ = stored.schema, stored.context_schema
-        self.n_rows_, self.warnings_ = stored.facts["n_rows"], stored.facts["warnings"]
-        self._set_names(stored.facts["names"])
-        return stored.table
-
-    def _as_blocks(self, stream: TableStream, context: object, verbose: bool) -> StreamBlocks:
-        """Blocks of a table in files, of which some columns are the context."""
-        names = [context] if isinstance(context, str) else [] if context is None else context
-        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-            raise TypeError(f"context must be a list of column names if X is in files, got {type(context).__name__}")
-        return StreamBlocks(stream, names, verbose)
-
-    def _survey(self, blocks: StreamBlocks) -> None:
-        """Set the schemas of a table in files."""
-        survey, context_survey = blocks.survey(self.columns)
-        self._set_names(blocks.names)
-        self._infer_schemas(survey, context_survey, survey.frame)
-
-    def _set_names(self, names: Sequence[str]) -> None:
-        self.feature_names_in_ = np.array(names, dtype=object)
-        self.n_features_in_ = len(names)
 
     def _train(
         self,
@@ -371,6 +285,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             The estimator.
 
         Example:
+            >>> import pandas as pd
             >>> FlowDensity().fit_schema(pd.DataFrame({"count": [3, 4, 4, 9]})).schema_
             Schema of 1 column
             column  kind     dtype  values
@@ -379,18 +294,13 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         check_parameters(self.get_params())
         if (stream := as_stream(X)) is not None:
             blocks = self._as_blocks(stream, context, self.verbose)
-            key = blocks.make_key({str(name): kind for name, kind in (self.columns or {}).items()}, self.missing)
             self.__dict__.pop("model_", None)
-            self._survey(blocks)
-            self._schema_key = key
+            self._schema_key = self._infer_stream_schemas(blocks)
             return self
         frame = self._as_frame(X, fitting=True)
         context_frame = self._as_context(context, len(frame), fitting=True)
         self.__dict__.pop("model_", None)  # an earlier flow does not fit the new columns
-        self._infer_schemas(
-            Survey.of_frame(frame), None if context_frame is None else Survey.of_frame(context_frame), X
-        )
-        self._schema_key = self._digest_schema_input(X, frame, context_frame)
+        self._schema_key = self._infer_frame_schemas(X, frame, context_frame)
         return self
 
     def score_samples(self, X: Table, context: ContextTable | None = None, n_draws: int = N_DRAWS) -> FloatArray:
@@ -646,26 +556,6 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         """Minimum number of numbers in the file of a density of this configuration, without building it."""
         return min_config_numbers(config)
 
-    def _infer_schemas(self, survey: Survey, context: Survey | None, X: Table) -> None:
-        """Set the schemas of the table and of its context, and the warnings about their columns."""
-        with record_warnings() as messages:
-            declared = {str(name) for name in self.columns or {}}
-            survey = _leave_out_identifiers(survey, declared)
-            self.schema_ = Schema.fit(survey.frame, self.columns, self.missing, survey=survey).with_labels_of(X)
-            if survey.too_many:
-                self.schema_ = replace(self.schema_, ignored=(*self.schema_.ignored, *survey.too_many))
-            warn_about_columns(self.schema_, survey.frame, declared, survey.row_numbers)
-            self.context_schema_ = None
-            if context is not None:
-                context = _leave_out_identifiers(context, ())
-                self.context_schema_ = Schema.fit(context.frame, None, self.missing, infer_bounds=False, survey=context)
-        self.warnings_ = messages
-
-    def _digest_schema_input(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> str:
-        """Digest of everything that the schemas depend on."""
-        labels = list(X.columns) if isinstance(X, pd.DataFrame) else None
-        return digest(table_kind(X), labels, frame, context, self.columns, self.missing)
-
     def _resolve_settings(self, n_rows: int) -> tuple[dict[str, Any], Recipe]:
         """Arguments of the flow and training settings for this number of training rows, defaults included."""
         features = self.schema_.features
@@ -698,39 +588,6 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         check_count("n", n)
         c = encode_context(self.context_schema_, self._as_context(context))
         return iter_samples(self.model_, n, c, as_generator(random_state))
-
-
-def _check_n_rows(count: int) -> None:
-    if count < MIN_ROWS:
-        # scikit-learn's contract asks for the words in brackets
-        raise ValueError(f"X must have at least {MIN_ROWS} rows of positive weight, got {count} (n_samples={count})")
-
-
-def _survey_context(frame: pd.DataFrame | None) -> Survey | None:
-    return None if frame is None else Survey.of_frame(frame)
-
-
-def _leave_out_identifiers(survey: Survey, declared: Collection[str]) -> Survey:
-    """The same survey without columns that have too many categories."""
-    if not survey.too_many:
-        return survey
-    if both := [name for name in survey.too_many if name in declared]:
-        raise ValueError(f"columns {both} must have at most {MAX_COUNTED:,} categories in files, got more")
-    warn_user(
-        f"columns {join_names(survey.too_many)} are left out, since they have more than {MAX_COUNTED:,} different texts"
-    )
-    kept = [name for name in survey.frame.columns if name not in survey.too_many]
-    return replace(survey.select(kept), too_many=survey.too_many)
-
-
-@contextmanager
-def _choose_file(path: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """The file for encoded rows: the given one, or a temporary one that is deleted at the end."""
-    if path is not None:
-        yield Path(path)
-        return
-    with tempfile.TemporaryDirectory(prefix="elflow-") as folder:
-        yield Path(folder, "rows")
 
 
 def _describe_setting(value: Any) -> Any:
