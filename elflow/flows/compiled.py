@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -47,19 +48,23 @@ class CompiledDensity:
 
     @torch.no_grad()
     def log_prob(self, x: Tensor, c: Tensor | None = None) -> Tensor:
-        """Log-density of points `(..., N, features)` with the context `(N, context)` or None, `(..., N)`.
+        """Log-density of points `(N, features)`, or D points for each row `(N, D, features)`: `(N,)` or `(N, D)`.
 
         Each row is computed by itself: its result is the same, to the last bit, in any batch and with any number of
-        threads. Rows whose networks are numerically unusual take the path through torch.
+        threads. Points whose networks are numerically unusual take the path through torch.
+
+        Arguments:
+            x: The points.
+            c: The context of the rows, `(N, context)`, or None for a flow without context.
         """
         x = x.contiguous()
         c = None if c is None else c.contiguous()
         result = x.new_empty(x.shape[:-1])
-        context = (0, 1) if c is None else (c.data_ptr(), len(c))
+        context = 0 if c is None else c.data_ptr(), max(1, result[:1].numel())
         self.program.score(result.numel(), x.data_ptr(), *context, result.data_ptr(), torch.get_num_threads())
         is_left = result.isnan()
         if is_left.any():
-            given = None if c is None else c.expand(*x.shape[:-1], -1)[is_left]
+            given = None if c is None else c[is_left.nonzero()[:, 0]]
             result[is_left] = self.flow(given).log_prob(x[is_left])
         return result
 
@@ -198,7 +203,9 @@ def _add_networks(program: Any, layer: MaskedELFTransform) -> None:
         scale = math.exp(_squash_scale(float(first[-1]))) if layer.scale else 1.0
         program.add_shared(scale, *map(_to_array, (w1, b1, w2)), float(b2))
     for weight, bias, relu in linears:
-        program.add_linear(*_pack_linear(weight, bias), relu)
+        starts, seen, *values = _pack_linear(weight, bias)
+        is_prefix = all((seen[a:b] == np.arange(b - a)).all() for a, b in pairwise(starts))
+        program.add_linear(weight.shape[1], is_prefix, starts, seen, *values, relu)
 
 
 def _iter_linears(layers: list[nn.Module]) -> Iterator[Linear]:
@@ -235,12 +242,11 @@ def _reorder_hidden(linears: list[Linear]) -> list[Linear]:
 def _pack_linear(weight: Tensor, bias: Tensor) -> tuple[NDArray[Any], ...]:
     """A layer as the kernel takes it: see `Linear` in `csrc/kernels.h`."""
     missing = -len(weight) % LINEAR_BLOCK
-    blocks = nn.functional.pad(weight, (0, 0, 0, missing)).unflatten(0, (-1, LINEAR_BLOCK))
-    seen = [(block != 0).any(0).nonzero().squeeze(1) for block in blocks]
+    blocks = np.pad(_to_array(weight), ((0, missing), (0, 0))).reshape(-1, LINEAR_BLOCK, weight.shape[1])
+    seen = [np.flatnonzero(is_seen) for is_seen in (blocks != 0).any(1)]
     starts = np.cumsum([0, *map(len, seen)], dtype=np.int64)
-    weights = torch.cat([block[:, columns].T for block, columns in zip(blocks, seen, strict=True)])
-    columns = torch.cat(seen).to(torch.int32).numpy()
-    return starts, columns, _to_array(weights), _to_array(nn.functional.pad(bias, (0, missing)))
+    weights = np.concatenate([block[:, columns].T for block, columns in zip(blocks, seen, strict=True)])
+    return starts, np.concatenate(seen).astype(np.int32), weights, np.pad(_to_array(bias), (0, missing))
 
 
 def _to_array(values: Tensor) -> NDArray[np.float64]:

@@ -64,7 +64,8 @@ constexpr int linear_block = 8;
 
 // A masked linear layer. Each block of outputs stores the inputs that any of its outputs sees, and the weights of these.
 struct Linear {
-  std::int64_t outputs;
+  std::int64_t inputs, outputs;
+  bool prefix;                 // whether each block sees the first inputs, up to some number
   const std::int64_t* starts;  // of the blocks in `seen`, and the end
   const std::int32_t* seen;
   const double* weights;  // `linear_block` for each seen input
@@ -106,10 +107,10 @@ struct Mixture {
   std::int64_t units, hidden, outputs;  // the largest of all layers
 };
 
-// Row n has the context n % contexts.
+// Row n has the context n / repeats.
 struct RowBatch {
   const double *x, *context;
-  std::int64_t contexts;
+  std::int64_t repeats;
   double* log_density;
 };
 

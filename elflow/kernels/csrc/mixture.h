@@ -48,15 +48,13 @@ class LaneNetwork {
     }
   }
 
-  // The factor s that keeps the network within the bound, and whether it is accurate. A sum of all heights within the bound
-  // needs no search; each lane takes its own result, so that the search for another lane does not change it.
+  // The factor s that keeps the network within the bound, and whether it is accurate. If the sum of the largest slopes of all
+  // bumps is within the bound there is nothing to search. Each lane takes its own result: another one's search does not change it.
   vec normalise(double bound, ivec& accurate) {
-    vec heights{};
-    for (std::int64_t i = 0; i < (units_ + 1) / 2; ++i) heights += abs(a_[i]);
-    const ivec flat = heights <= bound;
-    if (all(flat)) return splat(1.0);
-    const vec lipschitz = search(bound, accurate, flat);
-    return (flat | (lipschitz <= bound)) ? splat(1.0) : bound / lipschitz;
+    const ivec steep = bound_slope() > bound * (1 - 1e-12);
+    if (!any(steep)) return splat(1.0);
+    const vec lipschitz = search(bound, accurate, steep);
+    return (steep & (lipschitz > bound)) ? bound / lipschitz : splat(1.0);
   }
 
   // s g(x) and 1 + s g'(x).
@@ -73,8 +71,29 @@ class LaneNetwork {
  private:
   vec key(vec x, std::int64_t tag) const { return (vec)(((ivec)x & ~tag_mask_) | tag); }
 
+  // An upper bound of |g'|. The slope of a bump is the difference of two ramps q, which are a width w apart and have the half widths
+  // h = 1 / (2 k). It is between -least and most times its height; it is negative somewhere only if a ramp starts before the
+  // other and ends after it.
+  vec bound_slope() const {
+    const std::int64_t pairs = (units_ + 1) / 2;
+    vec up{}, down{};
+    for (std::int64_t p = 0; p < pairs; ++p) {
+      const vec a = a_[p], positive = max(a, vec{}), negative = positive - a;
+      vec most = splat(1.0), least{};
+      if (const std::int64_t f = p + pairs; f < units_) {
+        const vec w = edge_[f] - edge_[p], hr = 0.5 * inverse_[p], hf = 0.5 * inverse_[f];
+        const vec at_top = 0.5 + (w - hr) * k_[f], at_foot = 0.5 + (w - hf) * k_[p];
+        most = min(max(at_top, at_foot), splat(1.0));
+        least = max(max((hf - hr - w) * k_[f], (hr - hf - w) * k_[p]), vec{});
+      }
+      up += positive * most + negative * least;
+      down += negative * most + positive * least;
+    }
+    return max(up, down);
+  }
+
   // The largest |g'|, by a walk over the sorted breakpoints: see lipschitz.h.
-  vec search(double bound, ivec& accurate, ivec flat) {
+  vec search(double bound, ivec& accurate, ivec steep) {
     vec right{}, reach{}, bend{};
     for (std::int64_t i = 0; i < units_; ++i) {
       const vec half = 0.5 * inverse_[i], size = abs(a_[i]);
@@ -96,7 +115,7 @@ class LaneNetwork {
     }
     const double steps = 2 * static_cast<double>(units_) + 2, moved = 0x1p-52 * static_cast<double>(tag_mask_ + 1);
     const vec error = (bend * (walk.x - keys_[0]) + reach) * (steps * epsilon) + reach * (2 * moved + placement);
-    accurate &= flat | (best + error <= bound) | (error <= max_lipschitz_error * best);
+    accurate &= ~steep | (best + error <= bound) | (error <= max_lipschitz_error * best);
     return best;
   }
 };
@@ -105,9 +124,10 @@ class LaneNetwork {
 struct Tile {
   vec *x, *latent, *layers[2], *phi;
   double* network;
+  std::int32_t* active;
 
   static std::int64_t doubles(const Mixture& m) {
-    return lanes * tile_vecs * (2 * (m.features + m.context) + 2 * m.hidden + m.outputs) + LaneNetwork::doubles(m.units);
+    return lanes * tile_vecs * (2 * (m.features + m.context) + 2 * m.hidden + m.outputs) + LaneNetwork::doubles(m.units) + m.hidden;
   }
 
   Tile(const Mixture& m, double* memory) {
@@ -117,6 +137,7 @@ struct Tile {
     layers[0] = latent + inputs, layers[1] = layers[0] + m.hidden * tile_vecs;
     phi = layers[1] + m.hidden * tile_vecs;
     network = reinterpret_cast<double*>(phi + m.outputs * tile_vecs);
+    active = reinterpret_cast<std::int32_t*>(network + LaneNetwork::doubles(m.units));
   }
 };
 
@@ -149,8 +170,8 @@ static inline void compute_networks(const Layer& layer, const Tile& tile) {
   for (std::int64_t l = 0; l < layer.linears; ++l) {
     const bool last = l + 1 == layer.linears;
     vec* out = last ? tile.phi : tile.layers[l % 2];
-    last || !layer.linear[l].relu ? apply_linear<false>(layer.linear[l], in, out)
-                                  : apply_linear<true>(layer.linear[l], in, out);
+    last || !layer.linear[l].relu ? apply_linear<false>(layer.linear[l], in, out, tile.active)
+                                  : apply_linear<true>(layer.linear[l], in, out, tile.active);
     in = out;
   }
 }
@@ -240,7 +261,7 @@ static inline void score_tiles(const Mixture& m, const RowBatch& rows, Span rang
       for (std::int64_t i = 0; i < m.features; ++i)
         tile.x[i * tile_vecs + r / lanes][r % lanes] = rows.x[n * m.features + i];
       for (std::int64_t c = 0; c < m.context; ++c)
-        tile.x[(m.features + c) * tile_vecs + r / lanes][r % lanes] = rows.context[n % rows.contexts * m.context + c];
+        tile.x[(m.features + c) * tile_vecs + r / lanes][r % lanes] = rows.context[n / rows.repeats * m.context + c];
     }
     Sums sums;
     vec largest[tile_vecs], total[tile_vecs];

@@ -196,6 +196,8 @@ class MixtureProgram {
   using Array = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
 
   struct LinearPart {
+    std::int64_t inputs;
+    bool prefix;
     std::vector<std::int64_t> starts;
     std::vector<std::int32_t> seen;
     std::vector<double> weights, bias;
@@ -259,10 +261,10 @@ class MixtureProgram {
     part.w1 = copy(w1), part.b1 = copy(b1), part.w2 = copy(w2);
   }
 
-  void add_linear(Array<std::int64_t> starts, Array<std::int32_t> seen, Array<double> weights, Array<double> bias,
+  void add_linear(std::int64_t inputs, bool prefix, Array<std::int64_t> starts, Array<std::int32_t> seen, Array<double> weights, Array<double> bias,
                   bool relu) {
     const auto outputs = static_cast<std::int64_t>(bias.size());
-    members_.at(members_.size() - 1).layers.back().linears.push_back({copy(starts), copy(seen), copy(weights), copy(bias), relu});
+    members_.at(members_.size() - 1).layers.back().linears.push_back({inputs, prefix, copy(starts), copy(seen), copy(weights), copy(bias), relu});
     // The last linear layer of a network is not hidden, but this only costs memory.
     mixture_.hidden = std::max(mixture_.hidden, outputs), mixture_.outputs = std::max(mixture_.outputs, outputs);
   }
@@ -275,7 +277,7 @@ class MixtureProgram {
       for (LayerPart& part : member.layers) {
         part.views.clear();
         for (const LinearPart& l : part.linears)
-          part.views.push_back({static_cast<std::int64_t>(l.bias.size()), l.starts.data(), l.seen.data(), l.weights.data(),
+          part.views.push_back({l.inputs, static_cast<std::int64_t>(l.bias.size()), l.prefix, l.starts.data(), l.seen.data(), l.weights.data(),
                                 l.bias.data(), l.relu});
         Layer& layer = part.layer;
         layer.loc = part.loc.data(), layer.scale = part.scale.data(), layer.network = part.network.data();
@@ -290,9 +292,9 @@ class MixtureProgram {
     mixture_.members = static_cast<std::int64_t>(views_.size()), mixture_.member = views_.data();
   }
 
-  void score(std::int64_t count, Address x, Address context, std::int64_t contexts, Address log_density, int threads) const {
+  void score(std::int64_t count, Address x, Address context, std::int64_t repeats, Address log_density, int threads) const {
     const MixtureKernels& k = chosen->mixture;
-    const RowBatch rows{at<double>(x), at<double>(context), contexts, at<double>(log_density)};
+    const RowBatch rows{at<double>(x), at<double>(context), repeats, at<double>(log_density)};
     for_tasks(count, k.tile_rows, k.scratch_doubles(mixture_), threads,
               [&](Span span, double* memory) { k.score(mixture_, rows, span, memory); });
   }

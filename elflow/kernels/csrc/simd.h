@@ -81,12 +81,16 @@ static inline vec max(vec a, vec b) { return a > b ? a : b; }
 static inline vec abs(vec a) { return (vec)((ivec)a & INT64_MAX); }
 
 // Zero for negative numbers; NaN stays.
-static inline vec keep_nan_max(vec a) { return a < 0.0 ? vec{} : a; }
+static inline vec rectify(vec a) { return a < 0.0 ? vec{} : a; }
 
-static inline bool all(ivec mask) {
-  std::int64_t every = mask[0];
-  for (int l = 1; l < lanes; ++l) every &= mask[l];
-  return every != 0;
+static inline bool any(ivec bits) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi64_mask((__m512i)bits, (__m512i)bits) != 0;
+#else
+  std::int64_t some = bits[0];
+  for (int l = 1; l < lanes; ++l) some |= bits[l];
+  return some != 0;
+#endif
 }
 
 // Element `index` of each lane of an array of vectors.
