@@ -1,5 +1,8 @@
 """The native kernel for mixtures of flows: the same densities as through torch, row by row."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -151,9 +154,18 @@ def test_networks_that_are_not_finite_raise_an_error():
 def test_changed_weights_are_compiled_again():
     flow, x, _ = make_flow("default")
     before = compile_density(flow)
-    assert compile_density(flow) is before
+    assert compile_density(flow).program is before.program
     flow.transform.transforms[0].loc.add_(1.0)
     torch.testing.assert_close(compile_density(flow).log_prob(x), flow().log_prob(x))
+
+
+def test_a_compiled_flow_is_not_kept_in_memory():
+    flow = make_flow("default")[0]
+    assert compile_density(flow) is not None
+    reference = weakref.ref(flow)
+    del flow
+    gc.collect()
+    assert reference() is None
 
 
 def test_unsupported_flows_are_not_compiled():
@@ -165,3 +177,14 @@ def test_unsupported_flows_are_not_compiled():
     for options in ({"parametrization": "weights"}, {"activation": elflow.activations.RELU}):
         assert compile_density(elflow.ELF(2, **SMALL, **options).double().eval()) is None
     assert compile_density(FlowMixture([Whitened(FlowMixture([Gaussian(2)]), 2)]).double().eval()) is None
+
+
+@torch.no_grad()
+def test_a_change_of_the_precision_is_compiled_again():
+    """Rounding to single precision replaces the values of parameters without a new version of them."""
+    flow, x, _ = make_flow("mixture")
+    before = compile_density(flow).log_prob(x)
+    flow.float().double()
+    after = compile_density(flow).log_prob(x)
+    assert not torch.equal(after, before)
+    torch.testing.assert_close(after, flow().log_prob(x))

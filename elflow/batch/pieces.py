@@ -6,10 +6,11 @@ has failed, replaces its file by the same one, and nothing is written twice.
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ __all__ = ["PIECE_ROWS", "Piece", "PieceSampler", "PieceScorer", "list_pieces", 
 
 PIECE_ROWS = 2**18
 """Number of rows of a piece, unless a row group is larger."""
+PIECES_PER_WORKER = 4
+"""Minimum number of pieces of each worker, if the row groups are small enough: workers end at about the same time."""
 BLOCK_ROWS = 2**14
 """Number of rows of a piece that are in memory at a time."""
 MAX_BLOCKS = 2**20
@@ -34,36 +37,51 @@ MAX_BLOCKS = 2**20
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file that one worker reads."""
+    """A part of the work of one worker: a part of a file or, without a path, a numbered block of new rows."""
 
     number: int
-    path: str
+    path: str | None = None
     row_groups: tuple[int, ...] | None = None
     """Row groups of a Parquet file; None for the whole file."""
 
+    def to_json(self) -> str:
+        """Text for a table of pieces."""
+        return json.dumps(asdict(self))
 
-def list_pieces(paths: Sequence[Path], piece_rows: int = PIECE_ROWS) -> list[Piece]:
+    @classmethod
+    def from_json(cls, text: str) -> Piece:
+        """Piece from the output of `to_json`."""
+        fields = json.loads(text)
+        groups = fields["row_groups"]
+        return cls(fields["number"], fields["path"], None if groups is None else tuple(groups))
+
+
+def list_pieces(paths: Sequence[Path], workers: int = 1, piece_rows: int = PIECE_ROWS) -> list[Piece]:
     """Divide files into pieces: Parquet files by row groups, whereas any other file is one piece.
 
     Arguments:
         paths: The files.
-        piece_rows: Number of rows at which a piece is complete.
+        workers: Number of workers, each of which should get several pieces.
+        piece_rows: Number of rows at which a piece is complete at the latest.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "data.parquet")
         ...     pd.DataFrame({"a": range(25)}).to_parquet(path, row_group_size=10)
-        ...     [piece.row_groups for piece in list_pieces([path], piece_rows=20)]
-        [(0, 1), (2,)]
+        ...     [piece.row_groups for piece in list_pieces([path])]
+        [(0,), (1,), (2,)]
     """
     pieces: list[Piece] = []
+    parquet = {path: pq.ParquetFile(path).metadata for path in paths if path.suffix.lower() in (".parquet", ".pq")}
+    n_rows = sum(metadata.num_rows for metadata in parquet.values())
+    piece_rows = min(piece_rows, -(-n_rows // (PIECES_PER_WORKER * workers)))
     for path in paths:
         name = os.fspath(path.resolve())
-        if path.suffix.lower() not in (".parquet", ".pq"):
+        if path not in parquet:
             pieces.append(Piece(len(pieces), name))
             continue
-        metadata = pq.ParquetFile(path).metadata
+        metadata = parquet[path]
         groups, rows = [], 0
         for group in range(metadata.num_row_groups):
             groups.append(group)
@@ -92,8 +110,8 @@ class PieceScorer:
         self.scorer, self.folder, self.na_values = scorer, folder, list(na_values)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Score the pieces in the column `piece`, and return the statistics of their scores."""
-        return collect([self.score(piece) for piece in batch["piece"]])
+        """Score the pieces in the column `piece`, each as JSON, and return the statistics of their scores."""
+        return collect([self.score(Piece.from_json(text)) for text in batch["piece"]])
 
     def score(self, piece: Piece) -> dict[str, float]:
         """Score a piece: numbers of rows and of rows of density zero, and moments of the others."""
@@ -129,20 +147,19 @@ class PieceSampler:
         self.sampler, self.folder = sampler, folder
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Draw the rows of the pieces in the column `piece`, or of the blocks in it, and return their number."""
-        return collect([self.draw(piece) for piece in batch["piece"]])
+        """Draw the rows of the pieces in the column `piece`, and return their number."""
+        return collect([self.draw(Piece.from_json(text)) for text in batch["piece"]])
 
-    def draw(self, piece: Piece | int) -> dict[str, float]:
+    def draw(self, piece: Piece) -> dict[str, float]:
         """Draw the rows of a block without context, or for the contexts of a piece."""
-        number = piece.number if isinstance(piece, Piece) else int(piece)
-        with TableWriter(Path(self.folder, part_name(number))) as writer:
+        with TableWriter(Path(self.folder, part_name(piece.number))) as writer:
             for block in self._iter_inputs(piece):
                 writer.write(self.sampler(block))
-        return {"piece": number, "rows": writer.rows}
+        return {"piece": piece.number, "rows": writer.rows}
 
-    def _iter_inputs(self, piece: Piece | int) -> Iterator[pd.DataFrame]:
-        if not isinstance(piece, Piece):
-            yield pd.DataFrame({"block": [int(piece)]})
+    def _iter_inputs(self, piece: Piece) -> Iterator[pd.DataFrame]:
+        if piece.path is None:
+            yield pd.DataFrame({"block": [piece.number]})
             return
         size = max(1, BLOCK_ROWS // self.sampler.n)
         for i, block in enumerate(iter_blocks(self.sampler.density, piece, (), False, size, contexts_only=True)):
@@ -163,6 +180,7 @@ def iter_blocks(
     contexts_only: bool = False,
 ) -> Iterator[pd.DataFrame]:
     """Rows of a piece in blocks, with the columns of a model."""
+    assert piece.path is not None
     context = density.context_schema_
     columns = [*(() if contexts_only else density.schema_.columns), *(() if context is None else context.columns)]
     with warnings.catch_warnings():

@@ -17,10 +17,10 @@ __all__ = ["Sampler"]
 class Sampler(Worker):
     """New rows in numbered blocks, for engines that apply a function to many batches.
 
-    A batch is a table with a column `block`, of numbers from 0 up to `n_blocks`, or of contexts if the model has one. The
-    rows of a block depend on the seed and its number only, not on the worker that draws it or on the other blocks: a
-    block that is drawn twice, after a failure, is the same. They are other rows than those of `FlowDensity.sample`, which
-    draws all rows from one stream of random numbers.
+    A batch is a table with a column `block` of numbers from 0 up to `n_blocks`; if the model has a context, it is a
+    table of contexts with a column `block`. The rows of a block depend on the seed and its number only, not on the
+    worker that draws it or on the other blocks: a block that is drawn twice, after a failure, is the same. They are
+    other rows than those of `FlowDensity.sample`, which draws all rows from one stream of random numbers.
 
     - Ray Data: `ray.data.range(sampler.n_blocks).rename_columns(["block"]).map_batches(sampler, batch_size=1)`
     - Dask: `frame.map_partitions(sampler)`, for a frame with a column `block`

@@ -35,9 +35,9 @@ OUTPUTS: dict[str, Callable[[FlowDensity, pd.DataFrame, pd.DataFrame | None], pd
 class Scorer(Worker):
     """Scores of the rows of batches, for engines that apply a function to many batches.
 
-    A scorer is small when it is pickled: workers read the model on their first batch. The score of a row does not depend
-    on the batch that it is in. Batches are tables of pandas, polars or pyarrow, or dictionaries of arrays, with the
-    columns of the model by name, and with those of its context if it has one. The result is of the same kind.
+    A scorer is small when it is pickled: workers read the model on their first batch. The score of a row does not
+    depend on the batch that it is in. Batches are tables of pandas, polars or pyarrow, or dictionaries of arrays, with
+    the columns of the model by name, and those of its context if it has one. The result is of the same kind.
 
     - Ray Data: `dataset.map_batches(Scorer, fn_constructor_args=["model.elf"], concurrency=8, batch_format="pyarrow")`
     - Dask: `frame.map_partitions(scorer, meta=scorer.meta)`

@@ -87,8 +87,7 @@ def as_rows(batch: Any) -> pd.DataFrame:
         return as_frame(pa.Table.from_batches([batch]))
     if table_kind(batch) == "numpy":
         raise TypeError(
-            "batch must be a table of pandas, polars or pyarrow, or a dictionary of arrays, got "
-            f"{type(batch).__name__}"
+            f"batch must be a table of pandas, polars or pyarrow, or a dictionary of arrays, got {type(batch).__name__}"
         )
     return as_frame(batch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -55,7 +56,7 @@ def score_with_ray(
     with _options.rename_argument("path", "DATA"):
         for file in files:  # an error in one of them should not appear after hours
             scan_table(file, _options.known_columns(est), na_values=na or [], extra=append)
-    pieces = list_pieces(files)
+    pieces = list_pieces(files, workers or os.cpu_count() or 1)
     scorer = Scorer(model.resolve(), "anomaly" if anomaly else "log_density", append=append, threads=threads or 1)
     with _new_folder(output) as folder:
         worker = PieceScorer(scorer, str(folder), na or [])
@@ -83,10 +84,11 @@ def sample_with_ray(
 ) -> None:
     """Draw rows on a Ray cluster."""
     from elflow.batch import Sampler
-    from elflow.batch.pieces import PieceSampler, list_pieces
+    from elflow.batch.pieces import Piece, PieceSampler, list_pieces
 
     sampler = Sampler(model.resolve(), number, seed, threads=threads or 1)
-    pieces: list[Any] = list(range(sampler.n_blocks)) if context is None else list_pieces(_list_files(context))
+    blocks = [Piece(number) for number in range(sampler.n_blocks)]
+    pieces = blocks if context is None else list_pieces(_list_files(context), workers or os.cpu_count() or 1)
     with _new_folder(output) as folder:
         results = _run("Sampling", pieces, PieceSampler(sampler, str(folder)), address, workers, threads or 1)
         _check_parts(folder, pieces, results)
@@ -130,7 +132,7 @@ def _read_umask() -> int:
 
 def _run(
     text: str,
-    pieces: Sequence[Piece | int],
+    pieces: Sequence[Piece],
     worker: PieceScorer | PieceSampler,
     address: str | None,
     workers: int | None,
@@ -141,19 +143,22 @@ def _run(
         import ray
         import ray.data
     except ImportError as error:
-        raise ValueError(f"--engine ray needs Ray Data, which is not installed: pip install 'elflow[ray]' ({error})") from None
+        message = "--engine ray must have Ray Data, which is not installed: pip install 'elflow[ray]'"
+        raise ValueError(f"{message} ({error})") from None
     options: dict[str, Any] = {"address": address}
     if address is None:
         # One logical CPU more than the workers use, for the tasks of Ray Data itself.
         workers = workers or max(1, (os.cpu_count() or 1) // threads)
         options = {"num_cpus": workers * threads + 1, "include_dashboard": False}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray warns that its progress bars are disabled, which this command replaces by its own.
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.init(**options, logging_level="error", log_to_driver=False)
     try:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = context.print_on_execution_start = False
         workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
-        dataset = ray.data.from_items([{"piece": piece} for piece in pieces], override_num_blocks=len(pieces))
+        dataset = ray.data.from_items([{"piece": piece.to_json()} for piece in pieces], override_num_blocks=len(pieces))
         dataset = dataset.map_batches(
             type(worker),
             fn_constructor_args=list(worker.__dict__.values()),
@@ -179,11 +184,11 @@ def _find_cause(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _check_parts(folder: Path, pieces: Sequence[Piece | int], results: Sequence[dict[str, Any]]) -> None:
+def _check_parts(folder: Path, pieces: Sequence[Piece], results: Sequence[dict[str, Any]]) -> None:
     """Raise an error unless each piece was written once."""
     from elflow.batch.pieces import part_name
 
-    numbers = [piece if isinstance(piece, int) else piece.number for piece in pieces]
+    numbers = [piece.number for piece in pieces]
     written = sorted(path.name for path in folder.iterdir())
     if [result["piece"] for result in results] != numbers or written != [part_name(number) for number in numbers]:
         raise RuntimeError(f"each of {len(numbers)} pieces must be written once, got {len(written)} files")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MAX_VALIDATION_ROWS = 10_000
 """Maximum number of validation rows that are scored after training."""
-SCORE_BLOCK = 16_384
+SCORE_BLOCK = 32_768
 """Number of rows that are scored at a time."""
 
 
@@ -223,7 +223,8 @@ def score(
     blocks, so tables may be larger than memory.
     """
     if engine == "ray":
-        return score_with_ray(model, data, output, anomaly, append, na, threads, address, workers)
+        score_with_ray(model, data, output, anomaly, append, na, threads, address, workers)
+        return
     from elflow.io.tables import scan_table
 
     _options.check_not_input(output, data, model)
@@ -314,7 +315,8 @@ def sample(
     if schema is None and context is not None:
         raise ValueError(f"--context must be left out, as {model} has no context")
     if writer is None:
-        return sample_with_ray(model, output, number, seed, context, threads, address, workers)
+        sample_with_ray(model, output, number, seed, context, threads, address, workers)
+        return
     total: int | None = number
     scan = None
     if schema is not None and context is not None:

@@ -69,14 +69,17 @@ class CompiledDensity:
         return result
 
 
-_compiled: WeakKeyDictionary[nn.Module, tuple[list[tuple[Tensor, int]], CompiledDensity | None]] = WeakKeyDictionary()
+Weights = list[tuple[Tensor, int, int]]
+"""All tensors of a flow, each with its version and its address, which change whenever its values do."""
+_programs: WeakKeyDictionary[nn.Module, tuple[Weights, Any]] = WeakKeyDictionary()
+"""Programs of the native extension, or None for flows that it does not support. No value refers to its key."""
 
 
 def compile_density(flow: nn.Module) -> CompiledDensity | None:
     """Compile a flow in evaluation mode and double precision for fast log-densities on a CPU.
 
-    The kernel takes mixtures of `ELF`, `Whitened` and `Gaussian` in the bump parametrisation. The result is stored until
-    a weight changes.
+    The kernel supports mixtures of `ELF`, `Whitened` and `Gaussian` in the bump parametrisation. Its copy of the
+    weights is stored until one of them changes.
 
     Arguments:
         flow: The flow.
@@ -91,31 +94,42 @@ def compile_density(flow: nn.Module) -> CompiledDensity | None:
         >>> torch.allclose(compile_density(flow).log_prob(x), flow().log_prob(x))
         True
     """
-    weights = [*flow.parameters(), *flow.buffers()]
-    if flow.training or any(w.is_floating_point() and (w.dtype, w.device.type) != (torch.double, "cpu") for w in weights):
+    weights: Weights = [(w, w._version, w.data_ptr()) for w in _iter_weights(flow)]
+    expected = torch.double, torch.device("cpu")
+    if flow.training or any(w.is_floating_point() and (w.dtype, w.device) != expected for w, _, _ in weights):
         return None
     if select(torch.double, torch.device("cpu"), FELU) is not native.BACKEND:
         return None
-    versions = [(w, w._version) for w in weights]
-    stored, compiled = _compiled.get(flow, (None, None))
-    if stored is not None and len(stored) == len(versions) and all(
-        a is b and i == j for (a, i), (b, j) in zip(stored, versions, strict=True)
-    ):
-        return compiled
-    try:
-        with torch.no_grad():
-            compiled = _compile(flow)
-    except _UnsupportedError:
-        compiled = None
-    _compiled[flow] = versions, compiled
-    return compiled
+    stored, program = _programs.get(flow, ([], None))
+    is_same = len(stored) == len(weights) and all(
+        a[0] is b[0] and a[1:] == b[1:] for a, b in zip(stored, weights, strict=True)
+    )
+    if not is_same:
+        try:
+            with torch.no_grad():
+                program = _compile(flow)
+        except _UnsupportedError:
+            program = None
+        _programs[flow] = weights, program
+    return None if program is None else CompiledDensity(flow, program)
+
+
+def _iter_weights(module: nn.Module) -> Iterator[Tensor]:
+    """All parameters and buffers; `Module.parameters` takes milliseconds for a mixture, since it also makes names."""
+    for tensor in (*module._parameters.values(), *module._buffers.values()):
+        if tensor is not None:
+            yield tensor
+    for child in module._modules.values():
+        if child is not None:
+            yield from _iter_weights(child)
 
 
 class _UnsupportedError(Exception):
     """The kernel does not support a part of a flow."""
 
 
-def _compile(flow: nn.Module) -> CompiledDensity:
+def _compile(flow: nn.Module) -> Any:
+    """The program of a flow."""
     members = list(_iter_members(flow, 0.0))
     features, context = {_count_features(*member[1:]) for member in members}.pop()
     program = native.extension.Mixture(features, context)
@@ -132,7 +146,7 @@ def _compile(flow: nn.Module) -> CompiledDensity:
             else:
                 _add_networks(program, layer)
     program.finish()
-    return CompiledDensity(flow, program)
+    return program
 
 
 Member = tuple[float, Whitening | None, list[ActNorm | MaskedELFTransform]]
