@@ -1,4 +1,4 @@
-"""Scoring and sampling in batches: tables of every library, pieces of files, Dask, and Ray with a worker that is killed."""
+"""Scoring and sampling in batches: tables of every library, pieces of files, Dask, and Ray with a killed worker."""
 
 import os
 import pickle
@@ -166,13 +166,15 @@ def test_errors_of_the_ray_engine(model, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds the workers in /proc")
 def test_ray_survives_the_death_of_a_worker(model, tmp_path):
-    """Two workers, one of which is killed while it scores: the rows are those of the plain command, each of them once."""
+    """Two workers, one of which is killed while it scores: the rows are those of the plain command, each once."""
     pytest.importorskip("ray")
     data, out = tmp_path / "data.parquet", tmp_path / "out"
     pq.write_table(pa.Table.from_pandas(pd.concat([table()] * 100), preserve_index=False), data, row_group_size=2500)
     options = ["-o", str(out), "--engine", "ray", "--workers", "2", "--anomaly"]
     command = [sys.executable, "-m", "elflow", "score", str(model), str(data), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    environment = os.environ | {"RAY_worker_niceness": "0"}  # by default workers have a low priority
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         while process.poll() is None and not list(tmp_path.glob(".out.*/part-*")):
             time.sleep(0.02)
         killed = find_workers(process.pid)[:1]

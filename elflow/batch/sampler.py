@@ -6,10 +6,11 @@ import os
 
 import numpy as np
 import pandas as pd
+import torch
 
 from elflow._checks import check_count
 from elflow.batch.worker import Worker
-from elflow.tabular import as_frame, as_generator
+from elflow.tabular import as_frame
 
 __all__ = ["Sampler"]
 
@@ -84,9 +85,9 @@ class Sampler(Worker):
     def _draw(self, block: int, context: pd.DataFrame | None) -> pd.DataFrame:
         density = self.density
         # NumPy's way to independent streams from a seed and a number.
-        seed = int(np.random.SeedSequence([self.seed, block]).generate_state(1, np.uint64)[0] >> 1)
+        (seed,) = np.random.SeedSequence([self.seed, block]).generate_state(1, np.uint64).tolist()
         n = self.n if context is not None else min(self.batch_rows, self.n - block * self.batch_rows)
-        drawn = density.sample(n, context=context, random_state=as_generator(seed))
+        drawn = density.sample(n, context=context, random_state=torch.Generator().manual_seed(seed))
         frame = as_frame(drawn, density.schema_.names)
         if context is None:
             return frame
