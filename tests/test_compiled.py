@@ -135,10 +135,6 @@ def test_extreme_rows():
     flow, x, _ = make_flow("mixture")
     x[3], x[7] = 1e9, -1e30
     torch.testing.assert_close(compile_density(flow).log_prob(x), flow().log_prob(x), rtol=1e-9, atol=1e-8)
-    x[3] = 1e200  # its networks overflow
-    for log_prob in (flow().log_prob, compile_density(flow).log_prob):
-        with pytest.raises(NonFiniteError):
-            log_prob(x)
 
 
 @torch.no_grad()
