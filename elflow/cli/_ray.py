@@ -153,13 +153,13 @@ def _run(
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray warns that its progress bars are disabled, which this command replaces by its own.
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    ray.init(**options, logging_level="error", log_to_driver=False)
+    ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
     try:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = context.print_on_execution_start = False
         workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
-        dataset = ray.data.from_items([{"piece": piece.to_json()} for piece in pieces], override_num_blocks=len(pieces))
-        dataset = dataset.map_batches(
+        table = ray.data.from_items([{"piece": piece.to_json()} for piece in pieces], override_num_blocks=len(pieces))
+        dataset = table.map_batches(
             type(worker),
             fn_constructor_args=list(worker.__dict__.values()),
             batch_size=1,

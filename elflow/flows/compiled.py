@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -231,9 +231,10 @@ def _iter_linears(layers: list[nn.Module]) -> Iterator[Linear]:
         elif type(layer) is nn.Linear:
             yield layer.weight, layer.bias, relu
         elif isinstance(layer, BlockMaskedLinear):
-            columns = max(block.in_features for block in layer.blocks)
-            parts = [nn.functional.pad(b.mask * b.weight, (0, columns - b.in_features)) for b in layer.blocks]
-            yield torch.cat(parts), torch.cat([block.bias for block in layer.blocks]), relu
+            blocks = [cast(MaskedLinear, block) for block in layer.blocks]
+            columns = max(block.in_features for block in blocks)
+            parts = [nn.functional.pad(b.mask * b.weight, (0, columns - b.in_features)) for b in blocks]
+            yield torch.cat(parts), torch.cat([block.bias for block in blocks]), relu
         elif isinstance(layer, FactoredHead):
             yield torch.block_diag(*layer.weight.transpose(1, 2)), layer.bias.flatten(), relu
         elif not isinstance(layer, nn.ReLU | nn.Unflatten):
