@@ -29,7 +29,7 @@ from experiments.framework.measure import peak_memory, time_calls
 
 __all__ = ["EXPERIMENT"]
 
-N_ROWS = {"floats": 10_000_000, "mixed": 500_000}
+N_ROWS = {"floats": 10_000_000, "mixed": 200_000}
 N_TRAINING_ROWS, STEPS, N_THREADS = 20_000, 500, 2
 N_COLUMNS = 6
 GROUP_ROWS = 500_000
