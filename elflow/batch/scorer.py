@@ -29,7 +29,10 @@ OUTPUTS: dict[str, Callable[[FlowDensity, pd.DataFrame, pd.DataFrame | None], pd
     "log_density": score_log_density,
     "anomaly": score_anomaly,
 }
-"""Functions that compute the columns of each output."""
+"""Functions that compute the columns of each output from a density, rows and their context.
+
+The index of the rows holds their numbers in the batch, for outputs with several rows, or none, for some row.
+"""
 
 
 class Scorer(Worker):
