@@ -15,6 +15,7 @@ RULES: dict[str, set[str]] = {
     "datasets": {"_checks"},
     "tabular": {"_model_file", "io", "training", "flows", "kernels", "activations", "_checks", "_files"},
     "serialization": {"tabular", "_model_file", "flows", "training", "_checks", "_files"},
+    "batch": {"serialization", "tabular", "training", "io", "_checks"},
     "report": {"tabular", "training", "_checks", "_files"},
     "testing": {"functional", "_checks"},
     "__init__": set(),  # it imports on first use, by names in variables

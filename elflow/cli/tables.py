@@ -31,6 +31,7 @@ from elflow.cli._options import (
     Threads,
     TimeLimit,
 )
+from elflow.cli._ray import Address, Engine, Workers, sample_with_ray, score_with_ray
 from elflow.cli._terminal import Mean, describe_columns, is_terminal, show, show_columns, show_progress
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from elflow import FlowDensity
     from elflow.io.tables import TableScan
 
-SCORE_BLOCK = 16_384
+SCORE_BLOCK = 32_768
 """Number of rows that are scored at a time."""
 
 
@@ -183,6 +184,9 @@ def score(
     append: Annotated[bool, typer.Option("--append", help="Also write the columns of the data.")] = False,
     na: NaValues = None,
     threads: Threads = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
 ) -> None:
     """Compute the log-density of rows, in nats; continuous columns contribute a density per unit.
 
@@ -191,10 +195,14 @@ def score(
       elflow score model.elf data.csv
       elflow score model.elf data.csv -o scores.parquet
       elflow score model.elf data.csv -o scores.csv --anomaly --append
+      elflow score model.elf data.parquet -o scores --engine ray --address auto
 
     Print the mean with its standard error. Rows are read and written in
     blocks, so tables may be larger than memory.
     """
+    if engine == "ray":
+        score_with_ray(model, data, output, anomaly, append, na, threads, address, workers)
+        return
     from elflow.io.tables import scan_table
 
     _options.check_not_input(output, data, model)
@@ -252,6 +260,9 @@ def sample(
         ),
     ] = None,
     threads: Threads = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
 ) -> None:
     """Draw new rows.
 
@@ -265,13 +276,15 @@ def sample(
     FlowDensity.sample(n, random_state=seed) draws the same rows. With
     --context, -n rows are drawn for each row of the table and written
     together, with the columns of the context last. Rows are written in
-    blocks, so there may be more of them than fit into memory.
+    blocks, so there may be more of them than fit into memory. With
+    --engine ray the rows depend on the seed, not on the workers, but
+    are others than without it.
     """
     from elflow.io.tables import scan_table
     from elflow.tabular import SAMPLE_BLOCK
 
     _options.check_not_input(output, model, *([] if context is None else [context]))
-    writer = _options.open_writer(output)
+    writer = None if engine == "ray" else _options.open_writer(output)
     est = _options.load_density(model)
     _options.set_threads(threads)
     schema = est.context_schema_
@@ -279,6 +292,9 @@ def sample(
         raise ValueError(f"--context must be a table of {schema.names}, the context of {model}, got none")
     if schema is None and context is not None:
         raise ValueError(f"--context must be left out, as {model} has no context")
+    if writer is None:
+        sample_with_ray(model, output, number, seed, context, threads, address, workers)
+        return
     total: int | None = number
     scan = None
     if schema is not None and context is not None:

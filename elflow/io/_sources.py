@@ -37,6 +37,8 @@ class Source(ABC):
     """Number of rows, or the size of the file in bytes if the number of rows is unknown."""
     done = 0
     """Number of bytes read so far."""
+    row_groups: list[int] | None = None
+    """Row groups of a Parquet file to read; None for all."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -132,7 +134,7 @@ class ParquetSource(TypedSource):
     def read_blocks(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         with self._open() as file:
             try:
-                for batch in file.iter_batches(BLOCK_ROWS, columns=list(columns)):
+                for batch in file.iter_batches(BLOCK_ROWS, row_groups=self.row_groups, columns=list(columns)):
                     yield pa.Table.from_batches([batch]).select(list(columns)).replace_schema_metadata(None)
             except (pa.ArrowInvalid, OSError) as error:
                 raise ValueError(f"{self.path} is damaged: {error}") from None

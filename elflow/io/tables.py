@@ -76,6 +76,7 @@ def scan_table(
     batch_rows: int = 65_536,
     na_values: Sequence[str] = (),
     extra: bool = False,
+    row_groups: Sequence[int] | None = None,
 ) -> TableScan:
     """Read a table in blocks, with the columns and dtypes of a model, in a bounded amount of memory.
 
@@ -86,6 +87,7 @@ def scan_table(
         na_values: As for `read_table`.
         extra: Whether to keep columns that the model does not have, after the others. Those of a text file are read as
             text. By default they are dropped, with a warning.
+        row_groups: Row groups of a Parquet file to read; by default all of them.
 
     Example:
         >>> import tempfile
@@ -98,7 +100,10 @@ def scan_table(
         [1.0, 2.0]
         [3.0]
     """
-    return TableScan(path, like, batch_rows, na_values, extra)
+    scan = TableScan(path, like, batch_rows, na_values, extra)
+    if row_groups is not None:
+        scan.select_row_groups(row_groups)
+    return scan
 
 
 class TableScan:
@@ -133,6 +138,12 @@ class TableScan:
             warnings.warn(f"ignoring {count} of {path} {verb} not in the model: {join_names(others)}", stacklevel=3)
         self._extra = others if extra else []
         self.rows, self.total, self.done = self._source.rows, self._source.total, 0
+
+    def select_row_groups(self, row_groups: Sequence[int]) -> None:
+        """Read these row groups of a Parquet file only."""
+        metadata = pq.ParquetFile(self.path).metadata
+        self._source.row_groups = list(row_groups)
+        self.rows = self.total = sum(metadata.row_group(group).num_rows for group in row_groups)
 
     def __iter__(self) -> Iterator[pd.DataFrame]:
         self.done, row = 0, 0

@@ -1,6 +1,7 @@
 """Every benchmark, run on small generated data: from the jobs to the report."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -355,14 +356,19 @@ def test_crash(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_scale(tmp_path, monkeypatch):
     monkeypatch.setattr(scale, "GROUP_ROWS", 400)
+    monkeypatch.setattr(scale, "N_COMPARED_ROWS", {"floats": 8, "mixed": 8})
+    monkeypatch.setattr(scale, "time_calls", partial(scale.time_calls, least=2))
     report = run_bench("scale", tmp_path, effort=0.0001)
-    assert report.tables[0].rows[0] == ["rows", "1,000", "10"]
-    record = scale.EXPERIMENT.work(
-        Plan(), {"seed": 0, "threads": 1, "steps": 1, "rows": 900, "training_rows": 500}, None
-    )
+    assert [row[:2] for row in report.tables[0].rows] == [
+        ["six columns of floats", "1,000"],
+        ["eight columns of every kind", "50"],
+    ]
+    settings = {"table": "mixed", "seed": 0, "threads": 1, "steps": 1, "rows": 900, "training_rows": 500}
+    record = scale.EXPERIMENT.work(Plan(), settings, None)
     assert record["largest_difference"] == 0
+    assert record["kernel_difference"] < 1e-9
     assert record["scored_rows"] == 900
-    poor = scale.report(Plan(), {"score": record | {"scored_rows": 8, "peak_gib": 2.0}}, tmp_path)
+    poor = scale.report(Plan(), {"mixed": record | {"scored_rows": 8, "peak_gib": 2.0}}, tmp_path)
     assert len(poor.failures) == 2
 
 
