@@ -2,8 +2,8 @@
 
 NSF is one flow on standardised columns, as other libraries train it. ELF is the default of `FlowDensity`, a mixture of
 two flows and Gaussians, and for comparison one flow like NSF. All are fitted to the same rows with the same number of
-steps, one after the other on one thread. Times are CPU time, which other jobs on the machine hardly change. The rows that
-are held out are as many as the test rows of the table, so that the best round is not one of good luck.
+steps, one after the other on one thread. Times are CPU time, which other jobs on the machine hardly change. The rows
+that are held out are as many as the test rows of the table, so that the best round is not one of good luck.
 """
 
 from __future__ import annotations
