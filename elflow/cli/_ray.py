@@ -185,8 +185,11 @@ def _find_cause(error: BaseException) -> str:
 
 
 def _check_parts(folder: Path, pieces: Sequence[Piece], results: Sequence[dict[str, Any]]) -> None:
-    """Raise an error unless each piece was written once."""
+    """Remove what killed workers left unfinished, and raise an error unless each piece was written once."""
     from elflow.batch.pieces import part_name
+
+    for unfinished in folder.glob(".*"):
+        unfinished.unlink()
 
     numbers = [piece.number for piece in pieces]
     written = sorted(path.name for path in folder.iterdir())
