@@ -13,7 +13,7 @@ RULES: dict[str, set[str]] = {
     "_model_file": {"_checks", "_files"},
     "io": {"_checks", "_files"},
     "datasets": {"_checks"},
-    "tabular": {"_model_file", "training", "flows", "kernels", "activations", "_checks", "_files"},
+    "tabular": {"_model_file", "io", "training", "flows", "kernels", "activations", "_checks", "_files"},
     "serialization": {"tabular", "_model_file", "flows", "training", "_checks", "_files"},
     "batch": {"serialization", "tabular", "training", "io", "_checks"},
     "report": {"tabular", "training", "_checks", "_files"},

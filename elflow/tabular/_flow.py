@@ -18,7 +18,7 @@ from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.named import build_flow
 from elflow.flows.whitening import Gaussian, Whitened
 from elflow.kernels import NonFiniteError
-from elflow.tabular._arrays import BoolArray, FloatArray
+from elflow.tabular._arrays import FloatArray
 from elflow.tabular._random import use_generator
 from elflow.tabular.schema import Schema
 from elflow.training import Rows
@@ -34,7 +34,6 @@ __all__ = [
     "iter_samples",
     "measure_inverse_residual",
     "score_rows",
-    "split_mask",
     "stack_members",
     "to_single",
 ]
@@ -49,13 +48,6 @@ MAX_SCORED_ROWS = 2**16
 """Maximum number of rows, times draws, that are scored at a time."""
 SAMPLE_BLOCK = 2**16
 """Number of rows that are sampled at a time."""
-
-
-def split_mask(count: int, fraction: float, seed: int) -> BoolArray:
-    """Random mask of the validation rows, `(count,)`: at least one, and at most all but two."""
-    mask = np.zeros(count, dtype=bool)
-    mask[np.random.RandomState(seed).permutation(count)[: min(max(1, round(fraction * count)), count - 2)]] = True
-    return mask
 
 
 def build_model(
@@ -150,12 +142,12 @@ def count_components(model: Dequantized) -> int:
 def encode_rows(
     schema: Schema, frame: pd.DataFrame, context: Tensor | None = None, weight: FloatArray | None = None
 ) -> Rows:
-    """Encode a frame of N rows as tensors, with its encoded context `(N, context)` and weights `(N,)` of mean 1.
+    """Encode a frame of N rows as tensors, with its encoded context `(N, context)` and weights `(N,)`.
 
     All tensors are in double precision, in which the fitted flow computes. In single precision, the score of a row
     would depend on the other rows of its batch and on the number of threads, by the rounding of matrix products.
     """
-    w = None if weight is None else torch.from_numpy(weight / weight.mean())
+    w = None if weight is None else torch.from_numpy(weight)
     return Rows(Cells(*(torch.from_numpy(part).double() for part in schema.encode(frame))), context, w)
 
 

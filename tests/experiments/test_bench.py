@@ -18,6 +18,7 @@ from experiments.bench import (
     image_speed,
     images,
     kernels,
+    larger_than_memory,
     mixed,
     quantiles,
     scale,
@@ -96,6 +97,7 @@ def test_jobs_have_unique_keys_and_follow_from_the_plan(data):
 
 def test_timings_are_exclusive():
     timings = {"kernels", "flows", "digits", "crash", "race", "horizon", "scale", "image-sampling", "image-speed"}
+    timings |= {"larger-than-memory"}
     assert {name for name in GROUPS["bench"].members if load("bench", name).exclusive} == timings
 
 
@@ -368,6 +370,20 @@ def test_scale(tmp_path, monkeypatch):
     assert record["scored_rows"] == 900
     poor = scale.report(Plan(), {"mixed": record | {"scored_rows": 8, "peak_gib": 2.0}}, tmp_path)
     assert len(poor.failures) == 2
+
+
+@pytest.mark.slow
+def test_larger_than_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(larger_than_memory, "FILE_ROWS", 300)
+    record = larger_than_memory.EXPERIMENT.work(Plan(), {"seed": 0, "threads": 1, "steps": 2, "rows": 1000}, tmp_path)
+    assert record["n_rows_fitted"] == 1000
+    assert 0.1 < record["beyond_cache_gib"] <= record["peak_gib"] < 1.5
+    large = record | {"rows": 10**6, "encoded_bytes": 10**8, "preparation_cpu_seconds": 1.0}
+    larger = large | {"rows": 2 * 10**6, "beyond_cache_gib": 1.6, "preparation_cpu_seconds": 4.0}
+    report = larger_than_memory.report(Plan(), {"a": record, "b": large, "c": larger}, tmp_path)
+    assert "Reading and encoding takes 3.0 microseconds of CPU time per row" in report.text
+    assert [row[0] for row in report.tables[0].rows] == ["1,000", "1,000,000", "2,000,000"]
+    assert len(report.failures) == 3  # rows that were not fitted, twice, and memory
 
 
 def test_wide(tmp_path, data, monkeypatch):
