@@ -48,7 +48,7 @@ def to_records(table: pd.DataFrame) -> list[dict[str, object]]:
 
 def save_density(folder: Path, name: str, table: pd.DataFrame, context: list[str], **options: object) -> None:
     """Fit and store a density of a table."""
-    density = elflow.FlowDensity(max_steps=60, random_state=0, missing="model", **options)
+    density = elflow.FlowDensity(random_state=0, missing="model", **{"max_steps": 60, "members": ["plain"]} | options)
     given = table[context] if context else None
     rows = table.drop(columns=context)
     density.fit(rows, context=given)
@@ -111,8 +111,10 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     table = make_table()
     numbers = table[["height", "amount", "count"]]
-    save_density(folder, "table", table, [], flow_options=SMALL)
-    save_density(folder, "table-context", table, ["kind", "height"], flow_options=SMALL)
+    save_density(folder, "table", table, [], flow_options=SMALL, members=None, max_steps=400)
+    save_density(
+        folder, "table-context", table, ["kind", "height"], flow_options=SMALL, members=["cholesky", "identity"]
+    )
     save_density(folder, "table-variational", numbers, [], flow_options=SMALL, dequantization="variational")
     hidden = {"transforms": 2, "hidden_features": [8]}
     save_density(folder, "table-nsf", numbers, [], flow="nsf", flow_options=hidden | {"bins": 4})
