@@ -126,27 +126,28 @@ def fit(
         random_state=seed,
         verbose=is_terminal() and not quiet,
     )
-    fingerprint = _make_fingerprint(est, rows, contexts)
-    if _options.is_finished(output, checkpoint, fingerprint, seconds, resume, quiet):
-        return
-    est.fit_schema(rows, context=contexts)
-    if not quiet:
-        _show_schema(est, len(rows))
-    with _processes.start(fabric, checkpoint, threads):
-        est.fit(rows, context=contexts, checkpoint=checkpoint, fabric=fabric)
-    if not fabric.is_global_zero:
-        return
-    elflow.save(est, output, notes={"fingerprint": fingerprint, "time_limit": seconds})
-    checkpoint.unlink(missing_ok=True)
-    if not quiet:
-        mean = _score_validation_rows(est, rows, contexts)
-        show(
-            [
-                ("held-out log-likelihood", f"{mean} per row, {mean.count + mean.zeros:,} rows"),
-                ("training", est.training_.describe()),
-                ("model", f"{output}, {est.n_parameters_:,} parameters"),
-            ]
-        )
+    with _options.locking_output(output, fabric.is_global_zero):
+        fingerprint = _make_fingerprint(est, rows, contexts)
+        if _options.is_finished(output, checkpoint, fingerprint, seconds, resume, quiet):
+            return
+        est.fit_schema(rows, context=contexts)
+        if not quiet:
+            _show_schema(est, len(rows))
+        with _processes.start(fabric, checkpoint, threads):
+            est.fit(rows, context=contexts, checkpoint=checkpoint, fabric=fabric)
+        if not fabric.is_global_zero:
+            return
+        elflow.save(est, output, notes={"fingerprint": fingerprint, "time_limit": seconds})
+        checkpoint.unlink(missing_ok=True)
+        if not quiet:
+            mean = _score_validation_rows(est, rows, contexts)
+            show(
+                [
+                    ("held-out log-likelihood", f"{mean} per row, {mean.count + mean.zeros:,} rows"),
+                    ("training", est.training_.describe()),
+                    ("model", f"{output}, {est.n_parameters_:,} parameters"),
+                ]
+            )
 
 
 def _read(
