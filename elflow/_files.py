@@ -65,6 +65,9 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
+        mask = os.umask(0)  # the only way to read the mask is to set it
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)  # the mode of any new file: some writers make files that only the owner can read
         temporary.replace(path)
     except OSError as error:
         if error.errno in DISK_ERRORS or (error.errno and str(error.filename).startswith(str(folder))):

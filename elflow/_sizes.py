@@ -92,12 +92,12 @@ class _Counter:
     """Values and tensors of modules so far."""
 
     def __init__(self, n_values: int, n_tensors: int) -> None:
-        self.n_values, self.max_values = n_values, SLACK_VALUES + 4 * n_values  # masks are as large as weights
+        self.n_values, self.max_values = n_values, SLACK_VALUES + 4 * n_values  # built, and then filled
         self.n_tensors, self.max_tensors = n_tensors, SLACK_TENSORS + 4 * n_tensors
         self.values = self.tensors = 0
 
     def add(self, value: Tensor) -> None:
-        self.values += value.numel()
+        self.values += value.numel() if value.is_floating_point() else 0  # masks are not stored
         self.tensors += 1
         if self.values > self.max_values:
             raise ValueError(f"the configuration requires over {self.values} values, but the file has {self.n_values}")

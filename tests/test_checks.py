@@ -29,7 +29,7 @@ def test_a_write_replaces_the_file(tmp_path):
     path.write_text("old")
     other.write_text("")
     with replacing(path) as temporary:
-        assert temporary.parent == tmp_path
+        assert temporary.parent.parent == tmp_path
         assert temporary.suffix == ".txt"
         temporary.write_text("new")
         assert path.read_text() == "old"
