@@ -13,8 +13,10 @@ __all__ = ["Interrupted", "deferring_interrupts", "raising_interrupts"]
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(BaseException):
     """The process was asked to end by a signal.
+
+    No `KeyboardInterrupt`, which typer replaces by the exit code of Ctrl-C.
 
     Arguments:
         signum: Number of the signal.

@@ -6,7 +6,6 @@ Its modules import torch, pandas and other slow packages inside the commands, so
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from elflow._files import remove_temporaries
-from elflow._interrupts import raising_interrupts
+from elflow._interrupts import Interrupted, raising_interrupts
 from elflow.cli import images, inspect, tables
 from elflow.cli._terminal import format_error, note
 
@@ -77,10 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise
             _discard_output()
             return 141
-        except (typer.Abort, KeyboardInterrupt) as error:  # typer turns the latter into the former
-            cause = error if isinstance(error, KeyboardInterrupt) else error.__cause__ or error.__context__
-            note("interrupted")
-            return 128 + getattr(cause, "signum", signal.SIGINT)
+        except typer.Abort:  # Ctrl-C before signals are handled, in some versions of typer
+            return 130
+        except Interrupted as error:
+            note(str(error))
+            return 128 + error.signum
         except Exception as error:
             if debug:
                 raise

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from elflow._interrupts import Interrupted
 from elflow.cli._options import describe_checkpoint, rename_argument, set_threads
 from elflow.cli._terminal import note
 
@@ -63,7 +64,7 @@ def start(fabric: Fabric, checkpoint: Path, threads: int | None) -> Iterator[Non
             launch(fabric)
             set_threads(threads)  # after the start, which divides the processors between the processes
             yield
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, Interrupted) as error:
         if fabric.is_global_zero:
             note(f"interrupted; {describe_checkpoint(checkpoint)}")
         raise typer.Exit(128 + getattr(error, "signum", signal.SIGINT)) from None

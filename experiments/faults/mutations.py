@@ -10,7 +10,7 @@ __all__ = ["list_paths", "mutate_bytes", "mutate_json"]
 HOSTILE: list[Any] = [
     None, True, False, 0, 1, -1, 2, 3, 1.5, -0.0, 1e-300, 1e300, float("inf"), float("-inf"), float("nan"), 2**31,
     2**63, 10**6, 10**9, 10**30, -(10**30), "", "a", "0", "nan", "\x00", "../../etc/passwd", "x" * 1000, [], [0], [[]],
-    [None], {}, {"a": 1}, [1, "2", None], list(range(50)), "int64", "datetime64[ns]", "category", "nsf", "cnf", "polars",
+    [None], {}, {"a": 1}, [1, "2", None], list(range(50)), "int64", "datetime64[ns]", "category", "nsf", "cnf",
 ]  # fmt: skip
 """Values that take the place of others."""
 
