@@ -150,8 +150,11 @@ def _check_items(values: list[Any], item: Any, path: str) -> None:
 
 def _check_union(value: object, hint: Any, path: str) -> None:
     """Check a value against alternatives; the error is that of the only one which it resembles, if there is one."""
-    errors = []
-    for option in get_args(hint):
+    errors, options = [], get_args(hint)
+    if isinstance(value, dict) and (objects := [option for option in options if is_dataclass(option)]):
+        # The error is about the object that has the most entries in common with the value.
+        options = (max(objects, key=lambda option: len({f.name for f in fields(option)} & value.keys())),)
+    for option in options:
         try:
             check_json(value, option, path)
             return

@@ -109,7 +109,7 @@ def write_model(
         raise TypeError(f"configuration and notes of a model must be JSON, got a value that is not: {error}") from None
     constants = find_constants(module)
     weights = {key: value for key, value in module.state_dict().items() if key not in constants}
-    _check_finite(weights)
+    _check_values(weights)
     tensors = {key: value.detach().contiguous() for key, value in weights.items()} | (extra or {})
     with replacing(path) as temporary:
         try:
@@ -179,7 +179,7 @@ def fill_module(module: nn.Module, tensors: dict[str, Tensor], version: int = VE
         built = expected[key]
         if value.dtype != built.dtype and not (value.is_floating_point() and built.is_floating_point()):
             raise ValueError(f"{key} must have the dtype {built.dtype}, got {value.dtype}")
-    _check_finite(tensors)
+    _check_values(tensors)
     dtype = next(iter(floats), None)
     rebuilt = {key: expected[key].to(dtype if expected[key].is_floating_point() else None) for key in constants}
     if both := [key for key in constants if key in tensors]:
@@ -208,14 +208,14 @@ def _iter_constants(module: nn.Module, prefix: str, is_random: bool) -> Iterator
         yield from _iter_constants(child, f"{prefix}{name}.", is_random)
 
 
-def _check_finite(weights: dict[str, Tensor]) -> None:
-    """Raise an error that names a tensor with a value that is not finite; the logarithm of a zero weight may be."""
+def _check_values(weights: dict[str, Tensor]) -> None:
+    """Raise an error that names a tensor with a value that is not finite, or weights of a mixture that are none."""
     for key, value in weights.items():
-        if not value.is_floating_point() or value.isfinite().all():
-            continue
-        if key.rpartition(".")[2] == "log_weights" and not value.isnan().any() and (value < math.inf).all():
-            continue
-        raise ValueError(f"weights must be finite, got NaN or infinite values in {key}")
+        if key.rpartition(".")[2] == "log_weights":  # the logarithm of a zero weight is infinite
+            if not math.isclose(float(value.double().exp().sum()), 1.0, abs_tol=1e-3):
+                raise ValueError(f"weights of a mixture must add up to 1, got others in {key}")
+        elif value.is_floating_point() and not value.isfinite().all():
+            raise ValueError(f"weights must be finite, got NaN or infinite values in {key}")
 
 
 @contextmanager
