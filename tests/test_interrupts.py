@@ -17,7 +17,7 @@ from elflow.training.checkpoint import read_checkpoint, write_checkpoint
 
 @pytest.fixture
 def signal_at(monkeypatch):
-    """A function that runs another one, in which SIGTERM arrives in the midst of a step, or of the validation after it."""
+    """A function that runs another one, in which SIGTERM arrives in the midst of a step, or of a validation."""
 
     def run(step, function, method="train_step"):
         original = getattr(loop._Run, method)
@@ -91,5 +91,5 @@ def test_damaged_checkpoints_are_refused(tmp_path):
         with pytest.raises(ValueError, match="checkpoint must be a file written by"):
             read_checkpoint(path, "data")
     torch.save({"fingerprint": "data", "state": {}}, path)
-    with pytest.raises(ValueError, match="by this version of elflow, got .*: delete it to start again"):
+    with pytest.raises(ValueError, match=r"by this version of elflow, got .*: delete it to start again"):
         read_checkpoint(path, "data")

@@ -51,8 +51,9 @@ def build_flow(name: str, features: int, context: int = 0, options: dict[str, An
         flow: nn.Module = flow_class(features=features, context=context, **options)
     except TypeError as error:
         raise TypeError(_describe_wrong_options(flow_class, options, error)) from None
-    # Other orders and masks follow from the options; those drawn at random must be stored with the weights.
-    flow.has_random_order = any(options.get(name) for name in ("randperm", "randmask"))
+    # Other orders and masks follow from the options; those drawn at random must be stored with the weights. `vars`,
+    # because nn.Module declares that all attributes are tensors or modules.
+    vars(flow)["has_random_order"] = any(options.get(name) for name in ("randperm", "randmask"))
     return flow
 
 

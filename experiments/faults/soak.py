@@ -40,7 +40,8 @@ def run_soak(folder: Path, seconds: float, log: Callable[[str], None] = print) -
         log: Receives lines about the progress.
     """
     torch.set_num_threads(1)
-    table, rounds = make_table(), []
+    table = make_table()
+    rounds: list[dict[str, Any]] = []
     start, scores = time.monotonic(), None
     while time.monotonic() - start < seconds or len(rounds) < 4:
         found = _work_once(table)

@@ -13,11 +13,13 @@ import pandas as pd
 import torch
 
 import elflow
+from elflow.flows.known_scores import score_fixed_points
 from elflow.training import Recipe, fit
 
 __all__ = ["Model", "Victims", "make_table", "make_victims"]
 
 SMALL = {"transforms": 2, "units": 4, "hidden_features": [8]}
+SMALL_NSF = {"transforms": 1, "bins": 4, "hidden_features": [8]}
 FINGERPRINT = "victim"
 
 
@@ -63,14 +65,11 @@ def use_model(model: Any) -> list[float | None]:
         scores = model.score_fixed_rows()
         context = model.context_schema_
         if context is None:
-            model.sample(2, random_state=0)
-        model.row_origin(model.sample(2, random_state=0)) if context is None else None
+            model.row_origin(model.sample(2, random_state=0))
         model.schema_.describe()
         model.training_.describe()
         repr(model.schema_)
         return list(scores)
-    from elflow.flows.known_scores import score_fixed_points
-
     return list(score_fixed_points(model))
 
 
@@ -110,13 +109,12 @@ def make_victims(folder: Path) -> Victims:
         if not paths[-2].exists():
             elflow.save(elflow.ELF(3, 2, transforms=2, units=4, hidden_features=(8,)), paths[-2])
         if not paths[-1].exists():
-            sizes = {"scales": 2, "transforms": 1, "units": 4, "channels": 4, "blocks": 1}
-            elflow.save(elflow.ImageELF((1, 4, 4), levels=8, classes=3, **sizes), paths[-1])
+            images = elflow.ImageELF(
+                (1, 4, 4), levels=8, classes=3, scales=2, transforms=1, units=4, channels=4, blocks=1
+            )
+            elflow.save(images, paths[-1])
         if not checkpoint.exists():
             flow = elflow.ELF(2, transforms=1, units=4, hidden_features=(8,))
             recipe = Recipe(max_steps=20, round_steps=10, batch_size=16)
             fit(flow, torch.randn(64, 2), torch.randn(16, 2), recipe, checkpoint=checkpoint, fingerprint=FINGERPRINT)
     return Victims([Model(path) for path in paths], checkpoint, table)
-
-
-SMALL_NSF = {"transforms": 1, "bins": 4, "hidden_features": [8]}
