@@ -8,7 +8,7 @@ Every case follows from the seed and its number, so that `--case model-bytes:123
 * `harmless`: the same result as without the fault.
 * `wrong`: another result without an error. This must never happen.
 * `crashed`: an error of another kind, or the end of the process.
-* `hung`: no result within 30 seconds.
+* `hung`: no result within 30 seconds of processor time, or ten minutes.
 * `leaked`: temporary files were left, or far more memory was used than the file justifies.
 """
 

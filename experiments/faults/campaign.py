@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import torch
 
-from experiments.faults.commands import fill_disk, kill_command
+from experiments.faults.commands import fill_disk, is_hanging, kill_command, read_processor_time
 from experiments.faults.files import damage_checkpoint, damage_model_bytes, damage_model_content
 from experiments.faults.generated import draw_configurations, draw_tables
 from experiments.faults.outcomes import Case, Tally
@@ -41,7 +41,7 @@ class Kind:
     share: float
     """Share of the time."""
     max_seconds: float = 30.0
-    """Time after which a case hangs."""
+    """Processor time after which a case hangs."""
 
 
 KINDS = {
@@ -119,12 +119,16 @@ def _run_slice(kind: str, victims: Victims, tally: Tally, folder: Path, seconds:
         _work(kind, number, victims, tally.seed, scratch, writer, seconds, limit)
     os.close(writer)
     buffer, is_hung = b"", False
+    start, used = time.monotonic(), read_processor_time(pid)
     with os.fdopen(reader, "rb", buffering=0) as stream:
         while True:
-            if not select.select([stream], [], [], KINDS[kind].max_seconds)[0]:
-                os.kill(pid, signal.SIGKILL)
-                is_hung = True
-                break
+            if not select.select([stream], [], [], 1.0)[0]:
+                if is_hanging(pid, start, used, KINDS[kind].max_seconds):
+                    os.kill(pid, signal.SIGKILL)
+                    is_hung = True
+                    break
+                continue
+            start, used = time.monotonic(), read_processor_time(pid)
             chunk = stream.read(2**16)
             if not chunk:
                 break

@@ -24,11 +24,13 @@ from elflow.cli import main
 from experiments.faults.outcomes import Case
 from experiments.faults.victims import Victims
 
-__all__ = ["fill_disk", "kill_command"]
+__all__ = ["fill_disk", "is_hanging", "kill_command", "read_processor_time"]
 
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 MAX_WAIT = 30.0
-"""Seconds after which a command that was asked to end hangs."""
+"""Seconds of processor time after which a command hangs; on a busy machine, they take longer."""
+MAX_PATIENCE = 20.0
+"""Ratio of the time after which a command hangs in any case, waiting for something, to `MAX_WAIT`."""
 FIT = ["--max-steps", "120", "--threads", "1", "--quiet", "--resume"]
 
 
@@ -75,15 +77,38 @@ def start_command(arguments: Sequence[str], log: Path, max_file_bytes: int | Non
 
 def wait_for(pid: int, seconds: float) -> int | None:
     """Exit code of a process, negative for a signal; None if it does not end in time, and is killed."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    start, used = time.monotonic(), read_processor_time(pid)
+    while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
+        if is_hanging(pid, start, used, seconds):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return None
         time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return None
+
+
+def is_hanging(pid: int, start: float, used: float, seconds: float) -> bool:
+    """Whether a process has used so much processor time since a moment, or has waited for much longer.
+
+    Arguments:
+        pid: The process.
+        start: The moment, of `time.monotonic`.
+        used: Its processor time at that moment.
+        seconds: The limit.
+    """
+    waited = time.monotonic() - start
+    return waited > seconds and (read_processor_time(pid) - used > seconds or waited > MAX_PATIENCE * seconds)
+
+
+def read_processor_time(pid: int) -> float:
+    """Processor time of a process in seconds; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @cache
@@ -94,7 +119,7 @@ def _measure(name: str, models: str) -> tuple[float, bytes]:
     with TemporaryDirectory() as folder:
         arguments, output = make_command(name, Path(folder), make_victims(Path(models)))
         start = time.monotonic()
-        code = wait_for(start_command(arguments, Path(folder, "log")), 600)
+        code = wait_for(start_command(arguments, Path(folder, "log")), 4 * MAX_WAIT)
         if code != 0:
             raise RuntimeError(f"elflow {name} must end with 0, got {code}: {Path(folder, 'log').read_text()[-500:]}")
         return time.monotonic() - start, output.read_bytes()
@@ -127,7 +152,7 @@ def kill_command(rng: random.Random, victims: Victims) -> Case:
             return Case(fault, "leaked", f"files {sorted(left)}")
         if output.exists() and not _is_same(name, output, expected):
             return Case(fault, "wrong", "an incomplete output has the name of the output")
-        code = wait_for(start_command(arguments, log), 20 * MAX_WAIT)
+        code = wait_for(start_command(arguments, log), 4 * MAX_WAIT)
         if code != 0:
             return Case(fault, "crashed", f"the next run ended with {code}: {log.read_text()[-300:]}")
         if not _is_same(name, output, expected):
@@ -168,7 +193,7 @@ def fill_disk(rng: random.Random, victims: Victims) -> Case:
                 output.write_bytes(old)
             before = set(os.listdir(disk))
             fault = f"{name} on {size // 1024} KiB ({'limit of file size' if limit else 'disk'})"
-            code, text = wait_for(start_command(arguments, log, limit), 20 * MAX_WAIT), log.read_text()
+            code, text = wait_for(start_command(arguments, log, limit), 4 * MAX_WAIT), log.read_text()
             left = set(os.listdir(disk)) - before
             if code is None:
                 return Case(fault, "hung", text[-200:])
