@@ -46,6 +46,7 @@ GROUPS = {
             "tables": "experiments.bench.tables:EXPERIMENT",
             "floor": "experiments.bench.floor:EXPERIMENT",
             "race": "experiments.bench.race:EXPERIMENT",
+            "horizon": "experiments.bench.horizon:EXPERIMENT",
             "simulators": "experiments.bench.simulators:EXPERIMENT",
             "mixed": "experiments.bench.mixed:EXPERIMENT",
             "quantiles": "experiments.bench.quantiles:EXPERIMENT",

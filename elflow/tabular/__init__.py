@@ -1,5 +1,6 @@
 """Densities of tables: `FlowDensity`, its schema and columns, and helpers for tables of any library."""
 
+from elflow.tabular._defaults import default_recipe
 from elflow.tabular._flow import SAMPLE_BLOCK
 from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular.columns import COLUMN_KINDS, Column
@@ -22,6 +23,7 @@ __all__ = [
     "Table",
     "as_frame",
     "as_generator",
+    "default_recipe",
     "digest",
     "fingerprint",
     "from_frame",

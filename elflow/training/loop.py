@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.optim.swa_utils import AveragedModel
 
 from elflow._checks import warn_user
 from elflow._interrupts import Interrupted, deferring_interrupts
 from elflow.kernels import NonFiniteError, has_double
-from elflow.training.averages import Mean, make_exponential_average
+from elflow.training.averages import ExponentialAverage, Mean
 from elflow.training.checkpoint import compute_fingerprint, read_shared_checkpoint, write_checkpoint
 from elflow.training.devices import make_fabric, name_lost_process
 from elflow.training.monitor import Monitor
@@ -158,13 +157,11 @@ class _Run:
         self.fabric = fabric
         flow = flow.to(fabric.device)
         self.flow = flow
-        self.parameters = [p for p in flow.parameters() if p.requires_grad]
-        optimizer = recipe.make_optimizer(self.parameters)
+        optimizer = recipe.make_optimizer(flow)
         self.scheduler = recipe.make_scheduler(optimizer)
         # All processes start from the weights of the first one: setup copies them, to be averaged afterwards.
         self.module, self.optimizer = fabric.setup(LogLikelihood(flow), optimizer)
-        self.averaged = AveragedModel(flow, multi_avg_fn=make_exponential_average(recipe.ema_decay))
-        self.averaged.n_averaged.fill_(1)  # the initial weights are the first ones averaged
+        self.averaged = ExponentialAverage(flow, recipe.ema_decay)
         self.history: list[dict[str, float]] = []
         self.selection = Selection(flow, recipe.patience, recipe.race_steps)
         self.step = 0
@@ -195,7 +192,7 @@ class _Run:
             # that share its batches.
             torch.manual_seed(seed * 1_000_003 + self.step)
             self._training_mean = Mean()
-            self._round_end = min(self.step + self.recipe.round_steps, self.recipe.max_steps)
+            self._round_end = self.recipe.end_of_round(self.step)
         elif self._random_state is not None:
             self._set_random_state(self._random_state)
             self._random_state = None
@@ -248,7 +245,7 @@ class _Run:
         # The norm is the same in all processes, unlike the loss.
         if torch.isfinite(norm) and not self._is_any(not bool(torch.isfinite(loss))):
             self._update_weights()
-            self.averaged.update_parameters(self.flow)
+            self.averaged.update()
             self.skipped_in_a_row = 0
             self._training_mean.add(total, weight)
         else:
@@ -320,6 +317,7 @@ class _Run:
             "training": self._sum_over_processes(self._training_mean).value,
         }
         score = entry["training"]
+        self.averaged.copy_buffers()
         weights = self.averaged.module.state_dict()
         if validation is None:
             self.selection.keep(weights)

@@ -94,7 +94,7 @@ def test_jobs_have_unique_keys_and_follow_from_the_plan(data):
 
 
 def test_timings_are_exclusive():
-    timings = {"kernels", "flows", "digits", "crash", "race", "scale", "image-sampling", "image-speed"}
+    timings = {"kernels", "flows", "digits", "crash", "race", "horizon", "scale", "image-sampling", "image-speed"}
     assert {name for name in GROUPS["bench"].members if load("bench", name).exclusive} == timings
 
 
@@ -276,6 +276,13 @@ def test_race(tmp_path):
     (table,) = report.tables
     assert [row[0] for row in table.rows] == ["ring", "categories"]
     assert "of 2 tables" in report.text
+
+
+def test_horizon(tmp_path):
+    report = run_bench("horizon", tmp_path, sets="time-series")
+    (table,) = report.tables
+    assert [row[:2] for row in table.rows] == [["time-series", "60 x 8"]]
+    assert "of 1 tables" in report.text
 
 
 def test_simulators(tmp_path):
