@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -79,7 +79,7 @@ def run_campaign(
     for model in victims.models:
         _ = model.data, model.scores
     _ = victims.checkpoint_data, victims.density
-    spent = dict.fromkeys(KINDS, 0.0)
+    spent, origin = dict.fromkeys(KINDS, 0.0), {"machine": describe_machine(), "commit": find_commit()}
     while tally.seconds < seconds:
         left = [kind for kind in KINDS if counts is None or tally.next.get(kind, 0) < counts.get(kind, 0)]
         if not left:
@@ -90,7 +90,7 @@ def run_campaign(
         _run_slice(kind, victims, tally, folder, min(SLICE_SECONDS, seconds - tally.seconds), limit)
         spent[kind] += time.monotonic() - start
         tally.seconds += time.monotonic() - start
-        _write_state(folder / STATE, tally)
+        _write_state(folder / STATE, tally, origin)
         bad = {name: count for name, count in tally.totals.items() if name not in ("refused", "harmless")}
         log(f"{tally.seconds:.0f} s: {tally.tried:,} cases, {bad or 'no defect'}")
     return tally
@@ -175,11 +175,7 @@ def _read_state(path: Path, seed: int) -> Tally:
     return Tally(**{name: state[name] for name in asdict(Tally(0))})
 
 
-def _write_state(path: Path, tally: Tally) -> None:
-    content = asdict(tally) | {
-        "tried": tally.tried,
-        "totals": dict(tally.totals),
-        "machine": describe_machine(),
-        "commit": find_commit(),
-    }
+def _write_state(path: Path, tally: Tally, origin: dict[str, Any]) -> None:
+    """Write the counts, with the machine and the commit of the run."""
+    content = asdict(tally) | {"tried": tally.tried, "totals": dict(tally.totals)} | origin
     write_text(path, json.dumps(content, indent=1) + "\n")
