@@ -144,7 +144,10 @@ def locking(path: Path) -> Iterator[None]:
 def _acquire(lock: Path, path: Path) -> int:
     """Create and lock a file."""
     while True:
-        handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The last owner may have removed the file after it was opened here: a lock on it would exclude nobody.

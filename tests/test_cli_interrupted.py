@@ -170,7 +170,7 @@ def test_interrupted_from_the_keyboard(command, write, tmp_path):
 @pytest.mark.slow
 def test_terminated_in_training(command, write, tmp_path):
     """SIGTERM saves the present step at once, and leaves nothing but the checkpoint."""
-    arguments = ["fit", write(table()), "-o", tmp_path / "m.elf", "--max-steps", "100000", "--quiet"]
+    arguments = ["fit", write(table()), "-o", tmp_path / "m.elf", "--max-steps", "100000", "--quiet", "--resume"]
     process = command(*arguments)
     for _ in range(3000):
         if (tmp_path / ".m.elf.checkpoint.lock").exists():

@@ -66,7 +66,8 @@ def read_checkpoint(path: Path | None, fingerprint: str) -> dict[str, Any] | Non
         head = file.read(start)
         if head[: len(MAGIC)] != MAGIC:
             raise ValueError(
-                f"checkpoint must be a file written by this version of elflow, got {path}: delete it to start again"
+                f"checkpoint must be a file written by elflow, got {path}, which is damaged or of another version of "
+                "elflow: delete it to start again"
             )
         if compute_digest(path, len(MAGIC)).encode() != head[len(MAGIC) :]:
             raise ValueError(
