@@ -52,6 +52,7 @@ GROUPS = {
             "quantiles": "experiments.bench.quantiles:EXPERIMENT",
             "crash": "experiments.bench.crash:EXPERIMENT",
             "scale": "experiments.bench.scale:EXPERIMENT",
+            "larger-than-memory": "experiments.bench.larger_than_memory:EXPERIMENT",
             "wide": "experiments.bench.wide:EXPERIMENT",
             "images": "experiments.bench.images:EXPERIMENT",
             "image-sampling": "experiments.bench.image_sampling:EXPERIMENT",

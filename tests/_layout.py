@@ -22,6 +22,7 @@ RULES: dict[str, set[str]] = {
         "_json_types",
         "_sizes",
         "_model_file",
+        "io",
         "training",
         "flows",
         "kernels",
@@ -31,6 +32,7 @@ RULES: dict[str, set[str]] = {
     },
     "serialization": {"_json_types", "_sizes", "tabular", "_model_file", "flows", "training", "_checks", "_files"},
     "verification": {"serialization", "tabular", "_model_file", "flows", "training", "_checks", "_files"},
+    "batch": {"serialization", "tabular", "training", "io", "_checks"},
     "report": {"tabular", "training", "_checks", "_files"},
     "testing": {"functional", "_checks"},
 }

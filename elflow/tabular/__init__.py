@@ -3,6 +3,7 @@
 from elflow.tabular._defaults import default_recipe
 from elflow.tabular._flow import SAMPLE_BLOCK
 from elflow.tabular._random import RandomState, as_generator
+from elflow.tabular._split import Split
 from elflow.tabular.columns import COLUMN_KINDS, Column
 from elflow.tabular.conditional import Conditional
 from elflow.tabular.estimator import N_DRAWS, FlowDensity
@@ -20,6 +21,7 @@ __all__ = [
     "OutsideBoundsWarning",
     "RandomState",
     "Schema",
+    "Split",
     "Table",
     "as_frame",
     "as_generator",

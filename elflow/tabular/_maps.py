@@ -389,26 +389,46 @@ class Steps:
     """Cumulative probability below each edge, `(K,)`."""
 
     @classmethod
-    def fit(cls, values: IntArray, ordered: bool = True) -> Steps:
+    def fit(cls, values: IntArray, ordered: bool = True, counts: IntArray | None = None) -> Steps:
         """Estimate the cumulative distribution of integers, `(N,)`.
 
         Integers have separate probabilities, or share those of bins where they have an order and each is rare:
         whichever predicts other values better. Smoothing: half a count is spread over the fitted range, and one count
         over all integers outside it.
-        """
-        partitions = _list_cells(values) if ordered else _list_cells(values)[:1]
-        best = partitions[0] if len(partitions) == 1 else max(partitions, key=lambda p: _cross_validate(p, values))
-        return cls._count(best(values), values)
 
-    def recount(self, values: IntArray) -> Steps:
-        """The same cells with the frequencies of some of the fitted integers, `(N,)`."""
-        return self._count(self.edges, values)
+        Arguments:
+            values: The integers.
+            ordered: Whether the integers have an order.
+            counts: Numbers of rows of the integers from 0 to K - 1 in the whole table, `(K,)`, if `values` are only
+                some of its rows.
+        """
+        if counts is None:
+            distinct, counts = np.unique(values, return_counts=True)
+        else:
+            distinct = np.flatnonzero(counts)
+            counts = counts[distinct]
+        partitions = _list_cells(distinct) if ordered else _list_cells(distinct)[:1]
+        best = partitions[0] if len(partitions) == 1 else max(partitions, key=lambda p: _cross_validate(p, values))
+        return cls._fit_cells(best, distinct, counts)
 
     @classmethod
-    def _count(cls, edges: IntArray, values: IntArray) -> Steps:
+    def _fit_cells(cls, partition: Partition, distinct: IntArray, counts: IntArray) -> Steps:
+        edges = partition(distinct, counts)
+        bins = np.searchsorted(edges, distinct, side="right") - 1
+        return cls._from_counts(edges, np.bincount(bins, counts, len(edges) - 1))
+
+    def count(self, values: IntArray) -> IntArray:
+        """Numbers of integers between edges, `(K - 1,)`, none of which is outside the fitted range."""
+        return np.bincount(np.searchsorted(self.edges, values, side="right") - 1, minlength=len(self.edges) - 1)
+
+    def with_counts(self, counts: IntArray) -> Steps:
+        """The same cells with the frequencies of other integers: see `count`."""
+        return self._from_counts(self.edges, counts)
+
+    @classmethod
+    def _from_counts(cls, edges: IntArray, counts: IntArray | FloatArray) -> Steps:
         lengths = np.diff(edges).astype(np.float64)
-        bins = np.searchsorted(edges, values, side="right") - 1
-        mass = np.bincount(bins, minlength=len(lengths)) + 0.5 * lengths / lengths.sum()
+        mass = counts + 0.5 * lengths / lengths.sum()
         total = mass.sum() + 1.0
         return cls(edges, (0.5 + np.concatenate([[0.0], np.cumsum(mass)])) / total)
 
@@ -456,27 +476,25 @@ class Steps:
         return cls(np.array(state["edges"], np.int64), np.array(state["cumulative"], np.float64))
 
 
-Partition = Callable[[IntArray], IntArray]
-"""Edges of the cells of integers, `(K,)`, for values `(N,)`."""
+Partition = Callable[[IntArray, IntArray], IntArray]
+"""Edges of the cells of integers, `(K,)`, for distinct integers and their numbers of rows, `(D,)` each."""
 
 
-def _separate(values: IntArray) -> IntArray:
+def _separate(distinct: IntArray, counts: IntArray) -> IntArray:
     """Edges of one cell for each distinct integer, and of the gaps between them."""
-    distinct = np.unique(values)
     return np.union1d(distinct, distinct + 1)
 
 
-def _bin(values: IntArray, n_bins: int, singles: bool) -> IntArray:
+def _bin(distinct: IntArray, counts: IntArray, n_bins: int, singles: bool) -> IntArray:
     """Edges of bins with about the same number of distinct integers each; frequent integers may be separate."""
-    distinct, counts = np.unique(values, return_counts=True)
     inner = distinct[np.linspace(0, len(distinct) - 1, min(n_bins, len(distinct))).astype(int)]
-    frequent = distinct[counts > max(len(values) / (2 * N_BINS[0]), MIN_SINGLE_ROWS - 1)] if singles else distinct[:0]
+    frequent = distinct[counts > max(counts.sum() / (2 * N_BINS[0]), MIN_SINGLE_ROWS - 1)] if singles else distinct[:0]
     return np.unique(np.concatenate([inner, frequent, frequent + 1, distinct[-1:] + 1]))
 
 
-def _list_cells(values: IntArray) -> list[Partition]:
+def _list_cells(distinct: IntArray) -> list[Partition]:
     """Partitions in which integers are separate: all of them, unless they are too many, or the frequent ones."""
-    n_distinct = len(np.unique(values))
+    n_distinct = len(distinct)
     bins = [partial(_bin, n_bins=n, singles=True) for n in N_BINS if n <= n_distinct / 4]
     return [_separate, *bins] if n_distinct <= MAX_SINGLE_CELLS else list(bins)
 
@@ -487,7 +505,8 @@ def _cross_validate(partition: Partition, values: IntArray) -> float:
     total = 0.0
     for fold in range(N_FOLDS):
         fitted, held_out = np.delete(values, np.s_[fold::N_FOLDS]), values[fold::N_FOLDS]
-        total += float(np.log(Steps._count(partition(fitted), fitted).encode(held_out)[1]).sum())
+        steps = Steps._fit_cells(partition, *np.unique(fitted, return_counts=True))
+        total += float(np.log(steps.encode(held_out)[1]).sum())
     return total / len(values)
 
 
@@ -509,10 +528,10 @@ def gain_from_cells(values: IntArray) -> float:
         True
     """
     values = _take_sample(values)
-    n_distinct = len(np.unique(values))
-    smooth = [partial(_bin, n_bins=n, singles=False) for n in N_BINS if n <= n_distinct / 4]
+    distinct = np.unique(values)
+    smooth = [partial(_bin, n_bins=n, singles=False) for n in N_BINS if n <= len(distinct) / 4]
     best, best_smooth = (
         max((_cross_validate(partition, values) for partition in partitions), default=-np.inf)
-        for partitions in (_list_cells(values), smooth)
+        for partitions in (_list_cells(distinct), smooth)
     )
     return best - best_smooth
