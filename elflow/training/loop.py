@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -123,21 +123,21 @@ def fit(
         monitor = stack.enter_context(Monitor(recipe, log_dir, verbose)) if fabric.is_global_zero else None
         stack.enter_context(name_lost_process(fabric))
         # Several processes would wait for one that ends after another step than they do.
-        if path is not None and fabric.world_size == 1:
-            run.check_interrupt = stack.enter_context(deferring_interrupts())
+        is_deferring = path is not None and fabric.world_size == 1
         while not run.stopped:
-            try:
-                is_complete = run.train_round(source, seed, monitor)
-                entry = run.validate(held_out, seed)
-            except Interrupted:
-                if path is not None and run.is_storable:
+            with deferring_interrupts() if is_deferring else nullcontext(lambda: None) as run.check_interrupt:
+                try:
+                    is_complete = run.train_round(source, seed, monitor)
+                    entry = run.validate(held_out, seed)
+                except Interrupted:
+                    if path is not None and is_deferring and run.is_storable:
+                        write_checkpoint(path, run.state_dict(), fingerprint)
+                    raise
+                if monitor is not None:
+                    monitor.end_round(entry, run.selection.rounds_left)
+                # Rounds that the time limit has changed are not stored: a resumed run with more time repeats them.
+                if path is not None and is_complete and run.is_storable and fabric.is_global_zero:
                     write_checkpoint(path, run.state_dict(), fingerprint)
-                raise
-            if monitor is not None:
-                monitor.end_round(entry, run.selection.rounds_left)
-            # Rounds that the time limit has changed are not stored: a resumed run with more time repeats them.
-            if path is not None and is_complete and run.is_storable and fabric.is_global_zero:
-                write_checkpoint(path, run.state_dict(), fingerprint)
             if on_round_end is not None and fabric.is_global_zero:
                 with torch.random.fork_rng(devices=[]):
                     on_round_end(run.averaged.module.eval(), entry)
