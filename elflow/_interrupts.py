@@ -20,11 +20,13 @@ class Interrupted(BaseException):
 
     Arguments:
         signum: Number of the signal.
+        is_deferred: Whether it was deferred, so that the state of the program is consistent.
     """
 
-    def __init__(self, signum: int) -> None:
+    def __init__(self, signum: int, is_deferred: bool = False) -> None:
         super().__init__(f"interrupted by {signal.Signals(signum).name}")
         self.signum = signum
+        self.is_deferred = is_deferred
 
 
 class _State:
@@ -94,7 +96,7 @@ def deferring_interrupts() -> Iterator[Callable[[], None]]:
         if _state.deferred is not None:
             signum, _state.deferred = _state.deferred, None
             _state.is_ending = True
-            raise Interrupted(signum)
+            raise Interrupted(signum, is_deferred=True)
 
     _state.n_deferring += 1
     try:

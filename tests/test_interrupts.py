@@ -1,5 +1,6 @@
 """Training that signals interrupt between two steps, and checkpoints that are damaged or in use."""
 
+import io
 import os
 import signal
 
@@ -12,19 +13,20 @@ from elflow._files import locking
 from elflow._interrupts import Interrupted, raising_interrupts
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.training import Rows, fit, loop
-from elflow.training.checkpoint import read_checkpoint, write_checkpoint
+from elflow.training.checkpoint import MAGIC, read_checkpoint, write_checkpoint
 
 
 @pytest.fixture
 def signal_at(monkeypatch):
     """A function that runs another one, in which SIGTERM arrives in the midst of a step, or of a validation."""
 
-    def run(step, function, method="train_step"):
+    def run(step, function, method="train_step", times=1):
         original = getattr(loop._Run, method)
 
         def interrupted(self, *arguments):
             if self.step == step:
-                signal.raise_signal(signal.SIGTERM)
+                for _ in range(times):
+                    signal.raise_signal(signal.SIGTERM)
             return original(self, *arguments)
 
         monkeypatch.setattr(loop._Run, method, interrupted)
@@ -66,6 +68,17 @@ def test_interrupted_twice_in_one_round_and_in_the_validation(tmp_path, signal_a
     path = tmp_path / "c"
     for step, method in [(2, "train_step"), (6, "train_step"), (10, "_score_parts"), (20, "_score_parts")]:
         signal_at(step, lambda: fit(flow, *rows, TINY, checkpoint=path), method)
+    assert have_same_state(fit(flow, *rows, TINY, checkpoint=path)[0], whole)
+
+
+def test_a_second_signal_in_the_midst_of_a_step_stores_nothing(tmp_path, signal_at):
+    """The state is that of the last round: the optimizer may have changed a part of the weights."""
+    flow, *rows = make_cells()
+    whole, _ = fit(flow, *rows, TINY)
+    path = tmp_path / "c"
+    signal_at(24, lambda: fit(flow, *rows, TINY, checkpoint=path), "_update_weights", times=2)
+    stored = torch.load(io.BytesIO(path.read_bytes()[len(MAGIC) + 64 :]), weights_only=True)["state"]
+    assert (stored["step"], stored["round"]) == (20, None)
     assert have_same_state(fit(flow, *rows, TINY, checkpoint=path)[0], whole)
 
 

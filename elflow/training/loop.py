@@ -129,8 +129,9 @@ def fit(
                 try:
                     is_complete = run.train_round(source, seed, monitor)
                     entry = run.validate(held_out, seed)
-                except Interrupted:
-                    if path is not None and is_deferring and run.is_storable:
+                except Interrupted as error:
+                    # A second signal may arrive in the midst of a step, whose state must not be stored.
+                    if path is not None and error.is_deferred and run.is_storable:
                         write_checkpoint(path, run.state_dict(), fingerprint)
                     raise
                 if monitor is not None:
