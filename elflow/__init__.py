@@ -22,6 +22,7 @@ Modules:
 * `testing`: test cases for a new backend.
 * `training`: training loop, its settings and its record.
 * `transforms`: torch transforms without parameters, and their inverse.
+* `verification`: checks of a model file on the machine that uses it.
 """
 
 from importlib import import_module
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         testing,
         training,
         transforms,
+        verification,
     )
     from elflow.flows import ELF, ImageELF
     from elflow.serialization import load, save
@@ -66,6 +68,7 @@ __all__ = [
     "testing",
     "training",
     "transforms",
+    "verification",
 ]
 
 __version__ = "0.1.0"

@@ -131,31 +131,32 @@ def fit(
         random_state=seed,
         verbose=is_terminal() and not quiet,
     )
-    fingerprint = _make_fingerprint(est, table)
-    rows_file = None if table.stream is None else output.with_name(output.name + ".rows")
-    if _options.is_finished(output, checkpoint, fingerprint, seconds, resume, quiet):
-        return
-    if rows_file is None or not rows_file.exists():  # otherwise the columns are known from an interrupted run
-        est.fit_schema(table.rows, context=table.contexts)
+    with _options.locking_output(output, fabric.is_global_zero):
+        fingerprint = _make_fingerprint(est, table)
+        rows_file = None if table.stream is None else output.with_name(output.name + ".rows")
+        if _options.is_finished(output, checkpoint, fingerprint, seconds, resume, quiet):
+            return
+        if rows_file is None or not rows_file.exists():  # otherwise the columns are known from an interrupted run
+            est.fit_schema(table.rows, context=table.contexts)
+            if not quiet:
+                _show_schema(est, table.n_rows)
+        with _processes.start(fabric, checkpoint, threads):
+            est.fit(table.rows, context=table.contexts, checkpoint=checkpoint, rows_file=rows_file, fabric=fabric)
+        if not fabric.is_global_zero:
+            return
+        elflow.save(est, output, notes={"fingerprint": fingerprint, "time_limit": seconds})
+        checkpoint.unlink(missing_ok=True)
+        if rows_file is not None:
+            rows_file.unlink(missing_ok=True)
         if not quiet:
-            _show_schema(est, table.n_rows)
-    with _processes.start(fabric, checkpoint, threads):
-        est.fit(table.rows, context=table.contexts, checkpoint=checkpoint, rows_file=rows_file, fabric=fabric)
-    if not fabric.is_global_zero:
-        return
-    elflow.save(est, output, notes={"fingerprint": fingerprint, "time_limit": seconds})
-    checkpoint.unlink(missing_ok=True)
-    if rows_file is not None:
-        rows_file.unlink(missing_ok=True)
-    if not quiet:
-        mean = table.score_validation_rows(est)
-        show(
-            [
-                ("held-out log-likelihood", f"{mean} per row, {mean.count + mean.zeros:,} rows"),
-                ("training", est.training_.describe()),
-                ("model", f"{output}, {est.n_parameters_:,} parameters"),
-            ]
-        )
+            mean = table.score_validation_rows(est)
+            show(
+                [
+                    ("held-out log-likelihood", f"{mean} per row, {mean.count + mean.zeros:,} rows"),
+                    ("training", est.training_.describe()),
+                    ("model", f"{output}, {est.n_parameters_:,} parameters"),
+                ]
+            )
 
 
 def _make_fingerprint(est: FlowDensity, table: FitData) -> str:

@@ -25,7 +25,7 @@ from elflow.io import TableStream
 from elflow.tabular._anomaly import rank_log_density, summarize_log_density
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._blocks import as_stream
-from elflow.tabular._config import get_config, min_config_numbers, set_config
+from elflow.tabular._config import check_config, get_config, set_config
 from elflow.tabular._defaults import (
     check_parameters,
     default_members,
@@ -47,6 +47,7 @@ from elflow.tabular._flow import (
     to_single,
 )
 from elflow.tabular._kinds import Declaration
+from elflow.tabular._known_scores import check_schemas, score_fixed_rows
 from elflow.tabular._queries import ConditionalQueries
 from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
@@ -516,7 +517,16 @@ class FlowDensity(DensityMixin, ConditionalQueries, FittedTables):
         extra = {} if self.row_hashes_ is None else {ROW_HASHES: self.row_hashes_.to_tensor()}
         # The weights were trained in single precision: a file of half the size stores them exactly.
         weights = deepcopy(self.model_).float()
-        write_model(Path(path), "FlowDensity", self.config, weights, self.training_.to_dict(), notes, extra)
+        training, known = self.training_.to_dict(), self.score_fixed_rows()
+        write_model(Path(path), "FlowDensity", self.config, weights, training, notes, extra, known)
+
+    def score_fixed_rows(self) -> list[float | None]:
+        """Log-densities of a few rows that follow from the columns alone, None where they are not finite.
+
+        A model file stores them, so that `elflow verify` can check the scores of another machine.
+        """
+        check_is_fitted(self, "model_")
+        return score_fixed_rows(self)
 
     @property
     def members_(self) -> list[tuple[str, float]]:
@@ -543,18 +553,15 @@ class FlowDensity(DensityMixin, ConditionalQueries, FittedTables):
     def from_file(cls, file: ModelFile) -> FlowDensity:
         """Build a density from the content of a model file."""
         config = deepcopy(file.config)
+        check_config(cls, config, file.n_values)
         density = set_config(cls(**config["parameters"]), config, file.training)
         tensors = dict(file.tensors)
         hashes = tensors.pop(ROW_HASHES, None)
         density.row_hashes_ = None if hashes is None else RowHashes.from_tensor(hashes, file.config["hash_limit"])
-        fill_module(density.model_, tensors)
+        fill_module(density.model_, tensors, file.version)
         density.model_.double()  # files are in single precision, scores in double
+        check_schemas(density)
         return density
-
-    @staticmethod
-    def min_numbers(config: dict[str, Any]) -> int:
-        """Minimum number of numbers in the file of a density of this configuration, without building it."""
-        return min_config_numbers(config)
 
     def _resolve_settings(self, n_rows: int) -> tuple[dict[str, Any], Recipe]:
         """Arguments of the flow and training settings for this number of training rows, defaults included."""
