@@ -23,6 +23,7 @@ Modules:
 * `testing`: test cases for a new backend.
 * `training`: training loop, its settings and its record.
 * `transforms`: torch transforms without parameters, and their inverse.
+* `verification`: checks of a model file on the machine that uses it.
 """
 
 from importlib import import_module
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         testing,
         training,
         transforms,
+        verification,
     )
     from elflow.flows import ELF, ImageELF
     from elflow.serialization import load, save
@@ -69,6 +71,7 @@ __all__ = [
     "testing",
     "training",
     "transforms",
+    "verification",
 ]
 
 __version__ = "0.1.0"

@@ -54,6 +54,7 @@ GROUPS = {
             "imputation": "experiments.bench.imputation:EXPERIMENT",
             "crash": "experiments.bench.crash:EXPERIMENT",
             "scale": "experiments.bench.scale:EXPERIMENT",
+            "larger-than-memory": "experiments.bench.larger_than_memory:EXPERIMENT",
             "wide": "experiments.bench.wide:EXPERIMENT",
             "images": "experiments.bench.images:EXPERIMENT",
             "image-sampling": "experiments.bench.image_sampling:EXPERIMENT",

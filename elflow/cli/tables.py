@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from elflow.cli import _options, _processes
+from elflow.cli._data import FitData, open_data
 from elflow.cli._given import parse_given
 from elflow.cli._options import (
     Data,
@@ -31,6 +32,7 @@ from elflow.cli._options import (
     Threads,
     TimeLimit,
 )
+from elflow.cli._ray import Address, Engine, Workers, sample_with_ray, score_with_ray
 from elflow.cli._terminal import Mean, describe_columns, is_terminal, show, show_columns, show_progress
 
 if TYPE_CHECKING:
@@ -39,9 +41,7 @@ if TYPE_CHECKING:
     from elflow import FlowDensity
     from elflow.io.tables import TableScan
 
-MAX_VALIDATION_ROWS = 10_000
-"""Maximum number of validation rows that are scored after training."""
-SCORE_BLOCK = 16_384
+SCORE_BLOCK = 32_768
 """Number of rows that are scored at a time."""
 
 
@@ -90,6 +90,11 @@ def fit(
       elflow fit data.csv -o model.elf
       elflow fit adult.csv -o adult.elf --na '?' --missing model --time-limit 10m
       elflow fit prices.parquet -o prices.elf --context country --bounds price=0:
+      elflow fit "data/*.parquet" -o model.elf
+
+    Tables larger than 16 MiB are read block by block, and may be larger than
+    memory: their rows are encoded into the file MODEL.rows, which is deleted
+    at the end.
 
     Run the same command with --resume to continue after Ctrl-C or a crash.
     With --devices, several processes share every batch.
@@ -102,9 +107,9 @@ def fit(
     by_bounds, by_kind = _options.parse_bounds(bounds), _options.parse_kinds(kind)
     if both := [name for name in by_bounds if name in by_kind]:
         raise ValueError(f"column {both[0]!r} must have either --bounds or --kind, got both")
-    rows, contexts = _read(data, na, drop, context)
-    _options.check_names("--bounds", list(by_bounds), data, list(rows.columns))
-    _options.check_names("--kind", list(by_kind), data, list(rows.columns))
+    table = open_data(data, na, drop, context, (devices or 1) * (nodes or 1))
+    _options.check_names("--bounds", list(by_bounds), data, table.names)
+    _options.check_names("--kind", list(by_kind), data, table.names)
     fabric = _processes.make_fabric(device, precision, devices, nodes)
     quiet = _processes.is_quiet(fabric, quiet)
 
@@ -127,54 +132,41 @@ def fit(
         random_state=seed,
         verbose=is_terminal() and not quiet,
     )
-    fingerprint = _make_fingerprint(est, rows, contexts)
-    if _options.is_finished(output, checkpoint, fingerprint, seconds, resume, quiet):
-        return
-    est.fit_schema(rows, context=contexts)
-    if not quiet:
-        _show_schema(est, len(rows))
-    with _processes.start(fabric, checkpoint, threads):
-        est.fit(rows, context=contexts, checkpoint=checkpoint, fabric=fabric)
-    if not fabric.is_global_zero:
-        return
-    elflow.save(est, output, notes={"fingerprint": fingerprint, "time_limit": seconds})
-    checkpoint.unlink(missing_ok=True)
-    if not quiet:
-        mean = _score_validation_rows(est, rows, contexts)
-        show(
-            [
-                ("held-out log-likelihood", f"{mean} per row, {mean.count + mean.zeros:,} rows"),
-                ("training", est.training_.describe()),
-                ("model", f"{output}, {est.n_parameters_:,} parameters"),
-            ]
-        )
+    with _options.locking_output(output, fabric.is_global_zero):
+        fingerprint = _make_fingerprint(est, table)
+        rows_file = None if table.stream is None else output.with_name(output.name + ".rows")
+        if _options.is_finished(output, checkpoint, fingerprint, seconds, resume, quiet):
+            return
+        if rows_file is None or not rows_file.exists():  # otherwise the columns are known from an interrupted run
+            est.fit_schema(table.rows, context=table.contexts)
+            if not quiet:
+                _show_schema(est, table.n_rows)
+        with _processes.start(fabric, checkpoint, threads):
+            est.fit(table.rows, context=table.contexts, checkpoint=checkpoint, rows_file=rows_file, fabric=fabric)
+        if not fabric.is_global_zero:
+            return
+        elflow.save(est, output, notes={"fingerprint": fingerprint, "time_limit": seconds})
+        checkpoint.unlink(missing_ok=True)
+        if rows_file is not None:
+            rows_file.unlink(missing_ok=True)
+        if not quiet:
+            mean = table.score_validation_rows(est)
+            show(
+                [
+                    ("held-out log-likelihood", f"{mean} per row, {mean.count + mean.zeros:,} rows"),
+                    ("training", est.training_.describe()),
+                    ("model", f"{output}, {est.n_parameters_:,} parameters"),
+                ]
+            )
 
 
-def _read(
-    data: Path, na: list[str] | None, drop: list[str] | None, context: list[str] | None
-) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """The rows to model, and their contexts or None."""
-    from elflow.io.tables import read_table
-
-    with _options.rename_argument("path", "DATA"):
-        frame = read_table(data, na or [])
-    dropped = _options.parse_names("--drop", drop, data, list(frame.columns))
-    given = _options.parse_names("--context", context, data, list(frame.columns))
-    if both := [name for name in dropped if name in given]:
-        raise ValueError(f"column {both[0]!r} must have either --drop or --context, got both")
-    rows = frame.drop(columns=[*dropped, *given])
-    if rows.shape[1] == 0:
-        raise ValueError(f"{data} must have a column to model besides those of --drop and --context, got none")
-    return rows, frame[given] if given else None
-
-
-def _make_fingerprint(est: FlowDensity, rows: pd.DataFrame, contexts: pd.DataFrame | None) -> str:
+def _make_fingerprint(est: FlowDensity, table: FitData) -> str:
     """Digest of the data and of all settings that decide about the model, but for the time limit."""
     from elflow.tabular import digest
 
     apart = ("verbose", "log_dir", "time_limit", "device")
     settings = {name: value for name, value in est.get_params().items() if name not in apart}
-    return digest(rows, contexts, json.dumps(settings, default=str))
+    return digest(table.digest(), json.dumps(settings, default=str))
 
 
 def _show_schema(est: FlowDensity, rows: int) -> None:
@@ -182,18 +174,6 @@ def _show_schema(est: FlowDensity, rows: int) -> None:
     given = "" if context is None else f", and {len(context.columns)} of context"
     show([("rows", f"{rows:,}"), ("columns", f"{len(columns)}{given}")])
     show_columns(describe_columns(est.schema_, "modelled") + describe_columns(context, "context"))
-
-
-def _score_validation_rows(est: FlowDensity, rows: pd.DataFrame, contexts: pd.DataFrame | None) -> Mean:
-    import numpy as np
-
-    mask = est.validation_mask(rows)
-    assert mask is not None, "the rows are those that were fitted"
-    indices = np.flatnonzero(mask)[:MAX_VALIDATION_ROWS]
-    mean = Mean("nats")
-    given = None if contexts is None else contexts.iloc[indices]
-    mean.add(est.score_samples(rows.iloc[indices], context=given), indices)
-    return mean
 
 
 def score(
@@ -209,6 +189,9 @@ def score(
     ] = False,
     na: NaValues = None,
     threads: Threads = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
 ) -> None:
     """Compute the log-density of rows, in nats; continuous columns contribute a density per unit.
 
@@ -217,11 +200,15 @@ def score(
       elflow score model.elf data.csv
       elflow score model.elf data.csv -o scores.parquet
       elflow score model.elf data.csv -o scores.csv --anomaly --append
+      elflow score model.elf data.parquet -o scores --engine ray --address auto
       elflow score model.elf data.csv -o scores.csv --explain
 
     Print the mean with its standard error. Rows are read and written in
     blocks, so tables may be larger than memory.
     """
+    if engine == "ray":
+        score_with_ray(model, data, output, anomaly, append, na, threads, address, workers)
+        return
     from elflow.io.tables import scan_table
 
     _options.check_not_input(output, data, model)
@@ -304,6 +291,9 @@ def sample(
         ),
     ] = None,
     threads: Threads = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
 ) -> None:
     """Draw new rows.
 
@@ -318,13 +308,15 @@ def sample(
     FlowDensity.sample(n, random_state=seed) draws the same rows. With
     --context, -n rows are drawn for each row of the table and written
     together, with the columns of the context last. Rows are written in
-    blocks, so there may be more of them than fit into memory.
+    blocks, so there may be more of them than fit into memory. With
+    --engine ray the rows depend on the seed, not on the workers, but
+    are others than without it.
     """
     from elflow.io.tables import scan_table
     from elflow.tabular import SAMPLE_BLOCK
 
     _options.check_not_input(output, model, *([] if context is None else [context]))
-    writer = _options.open_writer(output)
+    writer = None if engine == "ray" else _options.open_writer(output)
     est = _options.load_density(model)
     _options.set_threads(threads)
     schema = est.context_schema_
@@ -332,6 +324,9 @@ def sample(
         raise ValueError(f"--context must be a table of {schema.names}, the context of {model}, got none")
     if schema is None and context is not None:
         raise ValueError(f"--context must be left out, as {model} has no context")
+    if writer is None:
+        sample_with_ray(model, output, number, seed, context, threads, address, workers)
+        return
     total: int | None = number
     scan = None
     if schema is not None and context is not None:

@@ -166,15 +166,20 @@ class Whitening(DataInitialized, LazyTransform):
     def extra_repr(self) -> str:
         return f"features={self.features}, start={self.start!r}, order={list(self.order)}"
 
-    def forward(self, c: Tensor | None = None) -> TriangularTransform:
+    def compute_parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """loc `(K,)`, the strictly lower triangular L `(K, K)`, s `(K,)` and B `(K, context)`."""
         matrix, log_scale = self.matrix, self.matrix[:, 1:].diagonal()
         if self.change is not None:
             change = self.change[:, 1:].diagonal()
             log_scale = log_scale + change / (1 + change.abs() / MAX_LOG_CHANGE)
             matrix = matrix + self.change
         loc, lower, coefficients = matrix.tensor_split([1, 1 + self.features], 1)
-        loc = loc[:, 0] if c is None else loc[:, 0] + multiply(c, coefficients.T)
-        return TriangularTransform(loc, lower.tril(-1), log_scale, self.order)
+        return loc[:, 0], lower.tril(-1), log_scale, coefficients
+
+    def forward(self, c: Tensor | None = None) -> TriangularTransform:
+        loc, lower, log_scale, coefficients = self.compute_parts()
+        loc = loc if c is None else loc + multiply(c, coefficients.T)
+        return TriangularTransform(loc, lower, log_scale, self.order)
 
     @torch.no_grad()
     def initialize(self, x: Tensor, c: Tensor | None = None) -> None:

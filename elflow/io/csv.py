@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
+from elflow.io._compression import open_stream
+
 __all__ = ["Dialect", "read_blocks", "sniff"]
 
 SEPARATORS = (",", ";", "\t", "|")
@@ -51,7 +53,7 @@ def sniff(path: Path) -> Dialect:
     """Detect the format of a text table from its first rows.
 
     Arguments:
-        path: A text file in UTF-8, which may be compressed by gzip (`.gz`).
+        path: A text file in UTF-8, which may be compressed (`.gz`, `.bz2`, `.zst`, `.lz4`, `.xz`).
 
     Example:
         >>> import tempfile
@@ -107,17 +109,11 @@ def read_blocks(
         [{'b': ['x', 'y']}]
     """
     read = _read_with_python if dialect.has_padded_quotes else _read_with_arrow
-    stream, file = _open(path)
+    stream, file = open_stream(path)
     with file, stream:
         for table in read(path, dialect, columns, stream):
             on_read(path.stat().st_size if file.closed else file.tell())  # the readers close it at its end
             yield table
-
-
-def _open(path: Path) -> tuple[Any, Any]:
-    """The stream of decompressed bytes, and the file below it, whose position is the progress."""
-    file = pa.OSFile(str(path), "rb")
-    return (pa.CompressedInputStream(file, "gzip") if path.suffix == ".gz" else file), file
 
 
 def _read_with_arrow(path: Path, dialect: Dialect, columns: Sequence[str], stream: Any) -> Iterator[pa.Table]:
@@ -183,7 +179,7 @@ def _read_with_python(path: Path, dialect: Dialect, columns: Sequence[str], stre
 
 def _read_beginning(path: Path) -> str:
     """The first lines as text, without an incomplete last line."""
-    stream, file = _open(path)
+    stream, file = open_stream(path)
     with file, stream:
         try:
             sample = stream.read(N_SNIFFED_BYTES)

@@ -5,6 +5,7 @@ from elflow.tabular._flow import SAMPLE_BLOCK
 from elflow.tabular._given import MISSING
 from elflow.tabular._info import Info, PoorSampleWarning, warn_if_poor
 from elflow.tabular._random import RandomState, as_generator
+from elflow.tabular._split import Split
 from elflow.tabular._subset_queries import Marginal
 from elflow.tabular.columns import COLUMN_KINDS, Column
 from elflow.tabular.conditional import Conditional
@@ -29,6 +30,7 @@ __all__ = [
     "PoorSampleWarning",
     "RandomState",
     "Schema",
+    "Split",
     "Table",
     "as_frame",
     "as_generator",

@@ -12,7 +12,6 @@ from sklearn.utils.validation import validate_data
 
 from elflow._checks import check_count
 from elflow.flows.dequantization import Dequantized
-from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_context, encode_rows
 from elflow.tabular.frames import ContextTable, Table, as_frame, as_plain_array, table_kind
 from elflow.tabular.schema import Schema
@@ -79,11 +78,9 @@ class TableEstimator(BaseEstimator):
             return self.schema_.names[number]
         return self.schema_.column(str(column)).name
 
-    def _encode(
-        self, frame: pd.DataFrame, context: pd.DataFrame | None = None, weight: FloatArray | None = None
-    ) -> Rows:
-        """Encode a frame, its context and its weights as tensors."""
-        return encode_rows(self.schema_, frame, encode_context(self.context_schema_, context), weight)
+    def _encode(self, frame: pd.DataFrame, context: pd.DataFrame | None = None) -> Rows:
+        """Encode a frame and its context as tensors."""
+        return encode_rows(self.schema_, frame, encode_context(self.context_schema_, context))
 
     def _iter_blocks(
         self, X: Table, context: ContextTable | None, size: int = MAX_ENCODED_ROWS
