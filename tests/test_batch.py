@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from _command import fails, succeeds, table
 
 import elflow
 from elflow.batch import Sampler, Scorer
 from elflow.batch.pieces import Piece, PieceSampler, PieceScorer, list_pieces, part_name
-from tests._command import fails, succeeds, table
 
 
 @pytest.fixture(scope="module")
