@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -317,6 +317,13 @@ def set_threads(threads: int | None) -> None:
 
 
 # Interrupted runs
+
+
+def locking_output(output: Path, is_writer: bool) -> AbstractContextManager[None]:
+    """Hold a lock on the model that a command writes, if this process is the one that writes it."""
+    from elflow._files import locking
+
+    return locking(output) if is_writer else nullcontext()
 
 
 def checkpoint_path(output: Path, resume: bool) -> Path:

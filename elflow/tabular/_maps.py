@@ -248,6 +248,13 @@ class Warp:
         """Build a warp from the output of `to_dict`."""
         warp = cls(**{**state, "knots": tuple((float(x), float(y)) for x, y in state["knots"])})
         is_positive = all(0 < value < np.inf for value in (warp.scale, warp.unit, warp.margin, warp.knee, warp.shape))
+        others = [warp.loc, warp.first, warp.last, *(value for knot in warp.knots for value in knot)]
+        is_ordered = np.isfinite(others).all() and warp.low < warp.high and warp.first <= warp.last
+        if not is_ordered or (warp.base in BASES and warp.base not in _bases_for(warp.low, warp.high)):
+            raise ValueError(
+                f"a warp must have finite numbers, and bounds that suit its base, got the base {warp.base!r} and the "
+                f"bounds {warp.low} and {warp.high}"
+            )
         if warp.base not in BASES or not is_positive:
             raise ValueError(
                 f"a warp must have a base of {BASES} and a positive scale, unit, margin, knee and shape, got the base "
@@ -456,6 +463,8 @@ class Steps:
         rising = (np.diff(self.edges) > 0).all() and (np.diff(self.cumulative) > 0).all()
         if len(self.edges) != len(self.cumulative) or len(self.edges) < 2 or not rising:
             raise ValueError("edges and cumulative must increase and have the same length of at least 2")
+        if not 0 <= self.cumulative[0] < self.cumulative[-1] <= 1:
+            raise ValueError("cumulative must hold probabilities")
 
     def to_dict(self) -> dict[str, Any]:
         """Configuration for JSON; `from_dict` reads it."""

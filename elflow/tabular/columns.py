@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
+from elflow._checks import check_choice
 from elflow.tabular import _grids, _kinds, _times
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 from elflow.tabular._kinds import COLUMN_KINDS, Declaration, Level
@@ -471,7 +472,7 @@ class Column:
         tuples = {
             field.name: tuple(state[field.name])
             for field in fields(cls)
-            if str(field.type).startswith("tuple") and state[field.name] is not None
+            if str(field.type).startswith("tuple") and state.get(field.name) is not None
         }
         column = cls(**{**state, **tuples, "map": map_class.from_dict(state["map"])})
         column._check()
@@ -479,8 +480,23 @@ class Column:
 
     def _check(self) -> None:
         """Raise an error if the fields, which may come from a damaged file, contradict each other."""
-        if self.levels is not None and not self.levels:
-            raise ValueError(f"column {self.name!r} must have levels, got none")
+        check_choice(f"kind of column {self.name!r}", self.kind, COLUMN_KINDS)
+        if (self.levels is not None) != (self.kind in ("category", "boolean")):
+            raise ValueError(f"column {self.name!r} of kind {self.kind} must have levels only if it has categories")
+        if self.levels is not None and not 0 < len(set(map(_identify, self.levels))) == len(self.levels):
+            raise ValueError(f"column {self.name!r} must have different levels, got {self.levels[:5]}")
+        if self.kind == "category" and self.levels is not None and isinstance(self.map, Steps):
+            first, last = int(self.map.edges[0]), int(self.map.edges[-1])
+            if first < 0 or last > len(self.levels):
+                raise ValueError(f"column {self.name!r} must have cells of its {len(self.levels)} levels, got {last}")
+        numbers = [*self.atoms, *self.shares, self.missing, self.step or 1.0]
+        if not np.isfinite(numbers).all() or (self.step is not None and self.step <= 0):
+            raise ValueError(f"column {self.name!r} must have finite atoms and shares and a positive step")
+        if self.atoms != tuple(sorted(self.atoms)) or not 0 <= self.missing < 1:
+            raise ValueError(f"column {self.name!r} must have increasing atoms, and a fraction of missing values")
+        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
+            raise ValueError(f"column {self.name!r} must have increasing bounds, got {self.bounds}")
+        pd.api.types.pandas_dtype(self.dtype)
         n_states = len(self.atoms) + 1 + bool(self.missing)
         is_valid = len(self.shares) == (n_states if n_states > 1 else 0) and 0 <= self.position <= len(self.atoms)
         if self.shares and (min(self.shares) <= 0 or abs(sum(self.shares) - 1) > 1e-6):
@@ -491,6 +507,11 @@ class Column:
             )
         if (self.atoms or self.dithered) and self.is_discrete:
             raise ValueError(f"column {self.name!r} must not have atoms, since its values have cells")
+
+
+def _identify(level: Level) -> tuple[str, Level]:
+    """A level with its type: True and 1 are different levels."""
+    return type(level).__name__, level
 
 
 def shorten(text: str, width: int) -> str:

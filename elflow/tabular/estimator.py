@@ -25,7 +25,7 @@ from elflow.io import TableStream
 from elflow.tabular._anomaly import rank_log_density, summarize_log_density
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._blocks import as_stream
-from elflow.tabular._config import get_config, min_config_numbers, set_config
+from elflow.tabular._config import check_config, get_config, set_config
 from elflow.tabular._defaults import (
     check_parameters,
     default_members,
@@ -33,6 +33,7 @@ from elflow.tabular._defaults import (
     default_recipe,
 )
 from elflow.tabular._encoded import EncodedTable
+from elflow.tabular._explanations import ExplanationQueries
 from elflow.tabular._fit_data import FittedTables, choose_rows_file
 from elflow.tabular._flow import (
     SAMPLE_BLOCK,
@@ -47,8 +48,9 @@ from elflow.tabular._flow import (
     to_single,
 )
 from elflow.tabular._kinds import Declaration
-from elflow.tabular._queries import ConditionalQueries
+from elflow.tabular._known_scores import check_schemas, score_fixed_rows
 from elflow.tabular._random import RandomState, as_generator
+from elflow.tabular._region_queries import Given
 from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
 from elflow.tabular.frames import ContextTable, Table, digest
 from elflow.training import Recipe, fit, make_fabric
@@ -65,7 +67,7 @@ ROW_HASHES = "row_hashes"
 """Name of the hashes of rows among the tensors of a model file."""
 
 
-class FlowDensity(DensityMixin, ConditionalQueries, FittedTables):
+class FlowDensity(DensityMixin, ExplanationQueries, FittedTables):
     """Joint density of the columns of a table, as a scikit-learn estimator.
 
     Tables are of pandas, polars, pyarrow or NumPy, with columns of floats, integers, booleans, categories, strings or
@@ -360,20 +362,34 @@ class FlowDensity(DensityMixin, ConditionalQueries, FittedTables):
         check_is_fitted(self, "model_")
         return rank_log_density(log_density, self.reference_scores_)
 
-    def sample(self, n: int = 1, context: ContextTable | None = None, random_state: RandomState = None) -> Any:
+    def sample(
+        self,
+        n: int = 1,
+        context: ContextTable | None = None,
+        random_state: RandomState = None,
+        given: Given | None = None,
+    ) -> Any:
         """Sample new rows, in a table of the same library, columns and dtypes as the fitted table.
 
         Arguments:
-            n: Number of rows; with a context, number of consecutive rows for each row of the context.
+            n: Number of rows; with a context or a table of conditions, number of consecutive rows for each of its rows.
             context: Context of the rows, if the density was fitted with one.
             random_state: Seed, NumPy `RandomState`, or `torch.Generator`, which is advanced.
+            given: Conditions on columns, by name: a value, a range `(low, high)` with both ends included, either of
+                which may be None, a list or a set of values, or `elflow.MISSING`. Or a table with a row of conditions
+                each; columns that it lacks, and NaN, are drawn. See `iter_given_samples` for how they are drawn.
 
         Example:
             >>> table = np.random.default_rng(0).normal(size=(200, 2))
             >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
             >>> density.sample(3, random_state=1).shape
             (3, 2)
+            >>> rows = density.sample(3, given={0: 0.5, 1: (0, None)}, random_state=1)
+            >>> bool((rows[:, 0] == 0.5).all()), bool((rows[:, 1] >= 0).all())
+            (True, True)
         """
+        if given is not None:
+            return self._collect_given_samples(n, given, context, random_state)
         blocks = list(self._iter_encoded_samples(n, context, random_state))
         return self.schema_.decode(np.concatenate(blocks or [np.zeros((0, self.schema_.features))]))
 
@@ -516,7 +532,16 @@ class FlowDensity(DensityMixin, ConditionalQueries, FittedTables):
         extra = {} if self.row_hashes_ is None else {ROW_HASHES: self.row_hashes_.to_tensor()}
         # The weights were trained in single precision: a file of half the size stores them exactly.
         weights = deepcopy(self.model_).float()
-        write_model(Path(path), "FlowDensity", self.config, weights, self.training_.to_dict(), notes, extra)
+        training, known = self.training_.to_dict(), self.score_fixed_rows()
+        write_model(Path(path), "FlowDensity", self.config, weights, training, notes, extra, known)
+
+    def score_fixed_rows(self) -> list[float | None]:
+        """Log-densities of a few rows that follow from the columns alone, None where they are not finite.
+
+        A model file stores them, so that `elflow verify` can check the scores of another machine.
+        """
+        check_is_fitted(self, "model_")
+        return score_fixed_rows(self)
 
     @property
     def members_(self) -> list[tuple[str, float]]:
@@ -543,18 +568,15 @@ class FlowDensity(DensityMixin, ConditionalQueries, FittedTables):
     def from_file(cls, file: ModelFile) -> FlowDensity:
         """Build a density from the content of a model file."""
         config = deepcopy(file.config)
+        check_config(cls, config, file.n_values)
         density = set_config(cls(**config["parameters"]), config, file.training)
         tensors = dict(file.tensors)
         hashes = tensors.pop(ROW_HASHES, None)
         density.row_hashes_ = None if hashes is None else RowHashes.from_tensor(hashes, file.config["hash_limit"])
-        fill_module(density.model_, tensors)
+        fill_module(density.model_, tensors, file.version)
         density.model_.double()  # files are in single precision, scores in double
+        check_schemas(density)
         return density
-
-    @staticmethod
-    def min_numbers(config: dict[str, Any]) -> int:
-        """Minimum number of numbers in the file of a density of this configuration, without building it."""
-        return min_config_numbers(config)
 
     def _resolve_settings(self, n_rows: int) -> tuple[dict[str, Any], Recipe]:
         """Arguments of the flow and training settings for this number of training rows, defaults included."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ContextTable", "Table", "as_frame", "as_plain_array", "digest", "fingerprint", "from_frame", "table_kind"]
 
+TABLE_KINDS = ["pandas", "polars", "pyarrow", "numpy"]
+"""Libraries of tables: see `table_kind`."""
+
 Table: TypeAlias = "pd.DataFrame | pl.DataFrame | pa.Table | NDArray[Any] | Sequence[Sequence[float]]"
 """Any table: of pandas, polars or pyarrow, or anything that NumPy converts to a matrix."""
 ContextTable: TypeAlias = "Table | pd.Series | Sequence[float]"

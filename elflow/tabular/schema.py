@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from elflow._checks import warn_user
+from elflow._checks import check_choice, warn_user
 from elflow.flows.dequantization import Cells
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._kinds import Declaration, holds_dates_as_text, is_identifier
 from elflow.tabular._survey import Survey
 from elflow.tabular.columns import Column, shorten
-from elflow.tabular.frames import Table, as_frame, from_frame, table_kind
+from elflow.tabular.frames import TABLE_KINDS, Table, as_frame, from_frame, table_kind
 
 __all__ = ["OutsideBoundsWarning", "Schema"]
 
@@ -301,6 +301,10 @@ class Schema:
         if labels is not None:  # JSON has no tuples, which are the labels of a pandas MultiIndex
             labels = tuple(tuple(label) if isinstance(label, list) else label for label in labels)
         columns = tuple(Column.from_dict(column) for column in state["columns"])
+        check_choice("table", state["table"], TABLE_KINDS)
+        names = [column.name for column in columns]
+        if not names or len(set(names)) < len(names) or (labels is not None and len(labels) != len(names)):
+            raise ValueError(f"a schema must have columns with different names, one for each label, got {names}")
         return cls(columns, state["table"], labels, tuple(state["ignored"]))
 
 
