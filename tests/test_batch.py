@@ -71,6 +71,24 @@ def test_anomaly_scores_appended_to_the_batch(model, expected):
         Scorer(model, append=True)(result)
 
 
+def test_explanations_number_the_rows_of_the_batch(model):
+    frame = table()[:6].drop(columns="day")
+    path = model.with_name("numbers.elf")
+    elflow.FlowDensity(max_steps=5, random_state=0, flow_options={"transforms": 1}).fit(
+        table()[["size", "count", "kind"]]
+    ).save(path)
+    scorer = Scorer(path, "explain", batch_rows=4)
+    reasons = scorer(pa.Table.from_pandas(frame)).to_pandas()
+    expected = elflow.load(path).explain(frame[["size", "count", "kind"]])
+    assert sorted(zip(reasons["row"], reasons["column"], strict=True)) == sorted(
+        zip(expected["row"], expected["column"], strict=True)
+    )
+    assert reasons.columns.tolist() == scorer.meta.columns.tolist()
+    assert np.allclose(np.sort(reasons["surprise"]), np.sort(expected["surprise"]))
+    with pytest.raises(ValueError, match="append must be False"):
+        Scorer(path, "explain", append=True)
+
+
 def test_scores_depend_on_neither_batch_rows_nor_threads(model, expected):
     scorer = Scorer(model, batch_rows=7, threads=2)
     before = torch.get_num_threads()
