@@ -5,6 +5,7 @@ Models and their files:
 * `ELF`: flow over vectors, optionally given a context; a zuko flow.
 * `ImageELF`: flow over images of integers.
 * `FlowDensity`: scikit-learn estimator for tables with columns of any kind.
+* `FlowImputer`: scikit-learn transformer that fills missing cells by a `FlowDensity`; `MISSING`: a condition.
 * `save`, `load`: model files, for all three.
 
 Modules:
@@ -47,11 +48,13 @@ if TYPE_CHECKING:
     )
     from elflow.flows import ELF, ImageELF
     from elflow.serialization import load, save
-    from elflow.tabular import FlowDensity
+    from elflow.tabular import MISSING, FlowDensity, FlowImputer
 
 __all__ = [
     "ELF",
+    "MISSING",
     "FlowDensity",
+    "FlowImputer",
     "ImageELF",
     "activations",
     "datasets",
@@ -76,6 +79,8 @@ __version__ = "0.1.0"
 _MODULES = {
     "ELF": "elflow.flows",
     "FlowDensity": "elflow.tabular",
+    "FlowImputer": "elflow.tabular",
+    "MISSING": "elflow.tabular",
     "ImageELF": "elflow.flows",
     "load": "elflow.serialization",
     "save": "elflow.serialization",

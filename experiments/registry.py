@@ -50,6 +50,8 @@ GROUPS = {
             "simulators": "experiments.bench.simulators:EXPERIMENT",
             "mixed": "experiments.bench.mixed:EXPERIMENT",
             "quantiles": "experiments.bench.quantiles:EXPERIMENT",
+            "conditions": "experiments.bench.conditions:EXPERIMENT",
+            "imputation": "experiments.bench.imputation:EXPERIMENT",
             "crash": "experiments.bench.crash:EXPERIMENT",
             "scale": "experiments.bench.scale:EXPERIMENT",
             "larger-than-memory": "experiments.bench.larger_than_memory:EXPERIMENT",

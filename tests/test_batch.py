@@ -160,7 +160,9 @@ def test_errors_of_the_ray_engine(model, tmp_path):
     options = ["-o", tmp_path, "--engine", "ray"]
     assert "--output must be a new folder" in fails("score", model, tmp_path / "data.parquet", *options)
     (tmp_path / "empty").mkdir()
-    assert "without any" in fails("score", model, tmp_path / "empty", "-o", tmp_path / "out", "--engine", "ray")
+    assert "DATA must be an existing table" in fails(
+        "score", model, tmp_path / "empty", "-o", tmp_path / "out", "--engine", "ray"
+    )
 
 
 @pytest.mark.slow

@@ -164,6 +164,21 @@ def test_a_compiled_flow_is_not_kept_in_memory():
     assert reference() is None
 
 
+@torch.no_grad()
+def test_more_context_than_hidden_units():
+    flow = elflow.ELF(1, 300, transforms=1, units=4, hidden_features=(8,)).double().eval()
+    x, c = torch.randn(40, 1).double(), torch.randn(40, 300).double()
+    torch.testing.assert_close(compile_density(flow).log_prob(x, c), flow(c).log_prob(x))
+
+
+def test_wrong_shapes_are_errors():
+    compiled = compile_density(make_flow("context")[0])
+    x, c = torch.zeros(5, 4).double(), torch.zeros(5, 3).double()
+    for wrong in [(x[:, :3], c), (x, c[:, :2]), (x, c[:4]), (x, None), (x.float(), c)]:
+        with pytest.raises((TypeError, ValueError), match=r"[xc] must"):
+            compiled.log_prob(*wrong)
+
+
 def test_unsupported_flows_are_not_compiled():
     flow, _, _ = make_flow("default")
     assert compile_density(flow.train()) is None

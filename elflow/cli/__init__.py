@@ -16,7 +16,7 @@ import typer
 
 from elflow._files import remove_temporaries
 from elflow._interrupts import Interrupted, raising_interrupts
-from elflow.cli import images, inspect, tables
+from elflow.cli import images, inspect, questions, tables
 from elflow.cli._terminal import format_error, note
 
 __all__ = ["app", "main"]
@@ -30,6 +30,8 @@ app = typer.Typer(
 app.command()(tables.fit)
 app.command()(tables.score)
 app.command()(tables.sample)
+app.command()(questions.impute)
+app.command()(questions.conditional)
 app.command()(inspect.report)
 app.command()(inspect.info)
 app.command()(inspect.verify)

@@ -96,14 +96,12 @@ def sample_with_ray(
 
 
 def _list_files(data: Path) -> list[Path]:
-    """The file, or all tables in a folder, in the order of their names."""
-    from elflow.io._sources import FORMATS
+    """The file, all tables in a folder, or those that match a pattern, in the order of their names."""
+    from elflow.io.tables import list_inputs
 
-    if not data.is_dir():
-        return [data]
-    files = [path for path in sorted(data.rglob("*")) if path.name.lower().endswith(tuple(FORMATS))]
+    files = [path for path in list_inputs(data) if path.is_file()]
     if not files:
-        raise ValueError(f"DATA must be a table or a folder of tables, got the folder {data} without any")
+        raise FileNotFoundError(f"DATA must be an existing table, a folder or a pattern of tables, got {data}")
     return files
 
 
@@ -185,8 +183,11 @@ def _find_cause(error: BaseException) -> str:
 
 
 def _check_parts(folder: Path, pieces: Sequence[Piece], results: Sequence[dict[str, Any]]) -> None:
-    """Raise an error unless each piece was written once."""
+    """Remove what killed workers left unfinished, and raise an error unless each piece was written once."""
     from elflow.batch.pieces import part_name
+
+    for unfinished in folder.glob(".*"):
+        unfinished.unlink()
 
     numbers = [piece.number for piece in pieces]
     written = sorted(path.name for path in folder.iterdir())

@@ -12,6 +12,7 @@ import typer
 
 from elflow.cli import _options, _processes
 from elflow.cli._data import FitData, open_data
+from elflow.cli._given import parse_given
 from elflow.cli._options import (
     Data,
     Dequantization,
@@ -183,6 +184,9 @@ def score(
         bool, typer.Option("--anomaly", help="Also write anomaly scores: above 99 for the least likely 1%.")
     ] = False,
     append: Annotated[bool, typer.Option("--append", help="Also write the columns of the data.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also write each row's most surprising value, and ordinary ones.")
+    ] = False,
     na: NaValues = None,
     threads: Threads = None,
     engine: Engine = "local",
@@ -197,6 +201,7 @@ def score(
       elflow score model.elf data.csv -o scores.parquet
       elflow score model.elf data.csv -o scores.csv --anomaly --append
       elflow score model.elf data.parquet -o scores --engine ray --address auto
+      elflow score model.elf data.csv -o scores.csv --explain
 
     Print the mean with its standard error. Rows are read and written in
     blocks, so tables may be larger than memory.
@@ -207,6 +212,8 @@ def score(
     from elflow.io.tables import scan_table
 
     _options.check_not_input(output, data, model)
+    if explain and output is None:
+        raise ValueError("--explain must have a file to write to, got no --output")
     writer = None if output is None else _options.open_writer(output)
     est = _options.load_density(model)
     _options.set_threads(threads)
@@ -222,12 +229,27 @@ def score(
                 scores = {"log_density": log_density}
                 if anomaly:
                     scores["anomaly_score"] = est.percentiles(log_density)
+                if explain:
+                    scores |= _find_reasons(est, rows, context)
                 writer.write(_add_columns(block if append else None, scores))
             set_done(scan.done)
     summary = [("rows", f"{mean.count + mean.zeros:,}"), ("mean log-density", str(mean))]
     if writer is not None and str(output) != "-":
         summary.append(("scores", str(output)))
     show(summary, error=str(output) == "-")
+
+
+def _find_reasons(est: FlowDensity, rows: pd.DataFrame, context: pd.DataFrame | None) -> dict[str, Any]:
+    """The most surprising value of each row: its column, tail probability, surprise, and ordinary values."""
+    reasons = est.explain(rows, context=context).drop_duplicates("row").set_index("row").reindex(range(len(rows)))
+    names = {"column": "odd_column", "tail_probability": "odd_tail_probability", "surprise": "odd_surprise"}
+    answer: dict[str, Any] = {new: reasons[name].to_numpy() for name, new in names.items()}
+    # Columns of text, because ordinary values may be numbers in one row and categories in another.
+    return answer | {f"odd_{end}": reasons[end].map(_as_text).to_numpy() for end in ("low", "high")}
+
+
+def _as_text(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _add_columns(block: pd.DataFrame | None, scores: dict[str, Any]) -> pd.DataFrame:
@@ -260,6 +282,14 @@ def sample(
             show_default=False,
         ),
     ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Condition on a column: a value, a range LOW..HIGH, a set A,B, or nothing for a missing value. "
+            "Repeatable.",
+            metavar="COL=CONDITION",
+        ),
+    ] = None,
     threads: Threads = None,
     engine: Engine = "local",
     address: Address = None,
@@ -272,6 +302,7 @@ def sample(
       elflow sample model.elf -n 1000 -o new.csv
       elflow sample model.elf -n 1000000 -o new.parquet --seed 7
       elflow sample model.elf -n 10 -o new.csv --context contexts.csv
+      elflow sample model.elf -n 100 -o new.csv --given "segment=retail" --given "age=30..40"
 
     The rows have the columns and types of the data. In Python,
     FlowDensity.sample(n, random_state=seed) draws the same rows. With
@@ -302,14 +333,17 @@ def sample(
         with _options.rename_argument("path", "--context"):
             scan = scan_table(context, schema.columns, SAMPLE_BLOCK)
         total = None if scan.rows is None else scan.rows * number
+    conditions = parse_given(given, est)
     with writer, show_progress("Sampling rows", total) as set_done:
-        for rows in _iter_rows(est, number, scan, seed):
+        for rows in _iter_rows(est, number, scan, seed, conditions):
             writer.write(rows)
             set_done(writer.rows)
     show([("rows", f"{writer.rows:,}"), ("written to", str(output))], error=str(output) == "-")
 
 
-def _iter_rows(est: FlowDensity, number: int, scan: TableScan | None, seed: int) -> Iterator[pd.DataFrame]:
+def _iter_rows(
+    est: FlowDensity, number: int, scan: TableScan | None, seed: int, given: dict[str, Any]
+) -> Iterator[pd.DataFrame]:
     """Blocks of new rows, beside the contexts that they were drawn for."""
     import numpy as np
     import pandas as pd
@@ -319,10 +353,24 @@ def _iter_rows(est: FlowDensity, number: int, scan: TableScan | None, seed: int)
     generator = as_generator(seed)  # one for all contexts, as if they were sampled at once
     for contexts in [None] if scan is None else scan:
         done = 0
-        for rows in est.iter_samples(number, context=contexts, random_state=generator):
+        for rows in _iter_blocks(est, number, contexts, generator, given):
             frame = as_frame(rows, est.schema_.names)
             if contexts is not None:
                 repeated = contexts.iloc[np.arange(done, done + len(frame)) // number].reset_index(drop=True)
                 frame = pd.concat([frame, repeated.drop(columns=frame.columns, errors="ignore")], axis=1)
                 done += len(frame)
             yield frame
+
+
+def _iter_blocks(
+    est: FlowDensity, number: int, contexts: pd.DataFrame | None, generator: Any, given: dict[str, Any]
+) -> Iterator[Any]:
+    """Blocks of samples, given conditions or not."""
+    from elflow.tabular import warn_if_poor
+
+    if not given:
+        yield from est.iter_samples(number, context=contexts, random_state=generator)
+        return
+    for rows, info in est.iter_given_samples(number, given, context=contexts, random_state=generator):
+        warn_if_poor(info)
+        yield rows

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from zuko.nn import MaskedLinear
 
+from elflow._checks import check_rows
 from elflow.activations import FELU
 from elflow.flows.elf import MAX_LOG_SCALE, MaskedELFTransform
 from elflow.flows.layered import LayeredFlow
@@ -40,11 +41,15 @@ class CompiledDensity:
     Arguments:
         flow: The flow.
         program: The same flow in the memory of the native extension.
+        features: The number of features.
+        context: The number of context features.
     """
 
-    def __init__(self, flow: nn.Module, program: Any) -> None:
+    def __init__(self, flow: nn.Module, program: Any, features: int, context: int) -> None:
         self.flow = flow
         self.program = program
+        self.features = features
+        self.context = context
 
     @torch.no_grad()
     def log_prob(self, x: Tensor, c: Tensor | None = None) -> Tensor:
@@ -57,6 +62,12 @@ class CompiledDensity:
             x: The points.
             c: The context of the rows, `(N, context)`, or None for a flow without context.
         """
+        check_rows("x", x, self.features, "feature", torch.double)
+        if (c is None) != (self.context == 0) or (c is not None and len(c) != len(x)):
+            shape = f"({len(x)}, {self.context})"
+            raise ValueError(f"c must be {'None' if self.context == 0 else f'a context {shape}'}, got another one")
+        if c is not None:
+            check_rows("c", c, self.context, "context feature", torch.double)
         x = x.contiguous()
         c = None if c is None else c.contiguous()
         result = x.new_empty(x.shape[:-1])
@@ -111,7 +122,7 @@ def compile_density(flow: nn.Module) -> CompiledDensity | None:
         except _UnsupportedError:
             program = None
         _programs[flow] = weights, program
-    return None if program is None else CompiledDensity(flow, program)
+    return None if program is None else CompiledDensity(flow, *program)
 
 
 def _iter_weights(module: nn.Module) -> Iterator[Tensor]:
@@ -128,8 +139,8 @@ class _UnsupportedError(Exception):
     """The kernel does not support a part of a flow."""
 
 
-def _compile(flow: nn.Module) -> Any:
-    """The program of a flow."""
+def _compile(flow: nn.Module) -> tuple[Any, int, int]:
+    """The program of a flow, and its numbers of features and of context features."""
     members = list(_iter_members(flow, 0.0))
     features, context = {_count_features(*member[1:]) for member in members}.pop()
     program = native.extension.Mixture(features, context)
@@ -146,7 +157,7 @@ def _compile(flow: nn.Module) -> Any:
             else:
                 _add_networks(program, layer)
     program.finish()
-    return program
+    return program, features, context
 
 
 Member = tuple[float, Whitening | None, list[ActNorm | MaskedELFTransform]]

@@ -185,7 +185,7 @@ def read_encoded(path: Path, key: str | None) -> StoredTable | None:
     schema = Schema.from_dict(header["schema"])
     context_schema = None if header["context_schema"] is None else Schema.from_dict(header["context_schema"])
     validation, reference = (
-        Rows(Cells(*(tensors[f"{name}.{field}"] for field in Cells._fields)), tensors.get(f"{name}.context"))
+        Rows(Cells(*(tensors[f"{name}.{field}"] for field in Cells.__annotations__)), tensors.get(f"{name}.context"))
         for name in ("validation", "reference")
     )
     n_context = 0 if context_schema is None else context_schema.context_features

@@ -29,6 +29,7 @@ __all__ = [
     "build_model",
     "count_components",
     "count_parameters",
+    "draw_quasi_random",
     "encode_context",
     "encode_rows",
     "iter_samples",

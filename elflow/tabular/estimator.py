@@ -33,6 +33,7 @@ from elflow.tabular._defaults import (
     default_recipe,
 )
 from elflow.tabular._encoded import EncodedTable
+from elflow.tabular._explanations import ExplanationQueries
 from elflow.tabular._fit_data import FittedTables, choose_rows_file
 from elflow.tabular._flow import (
     SAMPLE_BLOCK,
@@ -48,8 +49,8 @@ from elflow.tabular._flow import (
 )
 from elflow.tabular._kinds import Declaration
 from elflow.tabular._known_scores import check_schemas, score_fixed_rows
-from elflow.tabular._queries import ConditionalQueries
 from elflow.tabular._random import RandomState, as_generator
+from elflow.tabular._region_queries import Given
 from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
 from elflow.tabular.frames import ContextTable, Table, digest
 from elflow.training import Recipe, fit, make_fabric
@@ -66,7 +67,7 @@ ROW_HASHES = "row_hashes"
 """Name of the hashes of rows among the tensors of a model file."""
 
 
-class FlowDensity(DensityMixin, ConditionalQueries, FittedTables):
+class FlowDensity(DensityMixin, ExplanationQueries, FittedTables):
     """Joint density of the columns of a table, as a scikit-learn estimator.
 
     Tables are of pandas, polars, pyarrow or NumPy, with columns of floats, integers, booleans, categories, strings or
@@ -361,20 +362,34 @@ class FlowDensity(DensityMixin, ConditionalQueries, FittedTables):
         check_is_fitted(self, "model_")
         return rank_log_density(log_density, self.reference_scores_)
 
-    def sample(self, n: int = 1, context: ContextTable | None = None, random_state: RandomState = None) -> Any:
+    def sample(
+        self,
+        n: int = 1,
+        context: ContextTable | None = None,
+        random_state: RandomState = None,
+        given: Given | None = None,
+    ) -> Any:
         """Sample new rows, in a table of the same library, columns and dtypes as the fitted table.
 
         Arguments:
-            n: Number of rows; with a context, number of consecutive rows for each row of the context.
+            n: Number of rows; with a context or a table of conditions, number of consecutive rows for each of its rows.
             context: Context of the rows, if the density was fitted with one.
             random_state: Seed, NumPy `RandomState`, or `torch.Generator`, which is advanced.
+            given: Conditions on columns, by name: a value, a range `(low, high)` with both ends included, either of
+                which may be None, a list or a set of values, or `elflow.MISSING`. Or a table with a row of conditions
+                each; columns that it lacks, and NaN, are drawn. See `iter_given_samples` for how they are drawn.
 
         Example:
             >>> table = np.random.default_rng(0).normal(size=(200, 2))
             >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
             >>> density.sample(3, random_state=1).shape
             (3, 2)
+            >>> rows = density.sample(3, given={0: 0.5, 1: (0, None)}, random_state=1)
+            >>> bool((rows[:, 0] == 0.5).all()), bool((rows[:, 1] >= 0).all())
+            (True, True)
         """
+        if given is not None:
+            return self._collect_given_samples(n, given, context, random_state)
         blocks = list(self._iter_encoded_samples(n, context, random_state))
         return self.schema_.decode(np.concatenate(blocks or [np.zeros((0, self.schema_.features))]))
 

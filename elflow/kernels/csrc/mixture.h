@@ -127,7 +127,8 @@ struct Tile {
   std::int32_t* active;
 
   static std::int64_t doubles(const Mixture& m) {
-    return lanes * tile_vecs * (2 * (m.features + m.context) + 2 * m.hidden + m.outputs) + LaneNetwork::doubles(m.units) + m.hidden;
+    return lanes * tile_vecs * (2 * (m.features + m.context) + 2 * m.hidden + m.outputs) + LaneNetwork::doubles(m.units) +
+           m.hidden + m.features + m.context;  // the last ones for `active`
   }
 
   Tile(const Mixture& m, double* memory) {
