@@ -12,11 +12,13 @@ import typer
 
 from elflow.cli import _options, _processes
 from elflow.cli._options import (
+    CsvSafe,
     Data,
     Dequantization,
     Device,
     Devices,
     LogDir,
+    MaxMemory,
     MaxSteps,
     Model,
     ModelOutput,
@@ -66,6 +68,7 @@ def fit(
     ] = None,
     missing: Annotated[Literal["error", "model"], typer.Option(help="Reject missing values, or model them.")] = "error",
     na: NaValues = None,
+    max_memory: MaxMemory = None,
     dequantization: Annotated[
         Dequantization, typer.Option(help="Dequantisation noise for integers and categories.")
     ] = "uniform",
@@ -101,7 +104,7 @@ def fit(
     by_bounds, by_kind = _options.parse_bounds(bounds), _options.parse_kinds(kind)
     if both := [name for name in by_bounds if name in by_kind]:
         raise ValueError(f"column {both[0]!r} must have either --bounds or --kind, got both")
-    rows, contexts = _read(data, na, drop, context)
+    rows, contexts = _read(data, na, drop, context, _options.parse_memory(max_memory))
     _options.check_names("--bounds", list(by_bounds), data, list(rows.columns))
     _options.check_names("--kind", list(by_kind), data, list(rows.columns))
     fabric = _processes.make_fabric(device, precision, devices, nodes)
@@ -150,20 +153,21 @@ def fit(
 
 
 def _read(
-    data: Path, na: list[str] | None, drop: list[str] | None, context: list[str] | None
+    data: Path, na: list[str] | None, drop: list[str] | None, context: list[str] | None, max_memory: int | None
 ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """The rows to model, and their contexts or None."""
-    from elflow.io.tables import read_table
+    from elflow.io.tables import read_names, read_table
 
-    with _options.rename_argument("path", "DATA"):
-        frame = read_table(data, na or [])
-    dropped = _options.parse_names("--drop", drop, data, list(frame.columns))
-    given = _options.parse_names("--context", context, data, list(frame.columns))
-    if both := [name for name in dropped if name in given]:
-        raise ValueError(f"column {both[0]!r} must have either --drop or --context, got both")
-    rows = frame.drop(columns=[*dropped, *given])
-    if rows.shape[1] == 0:
-        raise ValueError(f"{data} must have a column to model besides those of --drop and --context, got none")
+    with _options.rename_argument("path", "DATA"), _options.rename_argument("max_memory", "--max-memory"):
+        names = read_names(data)
+        dropped = _options.parse_names("--drop", drop, data, names)
+        given = _options.parse_names("--context", context, data, names)
+        if both := [name for name in dropped if name in given]:
+            raise ValueError(f"column {both[0]!r} must have either --drop or --context, got both")
+        if not set(names) - set(dropped) - set(given):
+            raise ValueError(f"{data} must have a column to model besides those of --drop and --context, got none")
+        frame = read_table(data, na or [], drop=dropped, max_memory=max_memory)
+    rows = frame.drop(columns=given)
     return rows, frame[given] if given else None
 
 
@@ -203,6 +207,7 @@ def score(
         bool, typer.Option("--anomaly", help="Also write anomaly scores: above 99 for the least likely 1%.")
     ] = False,
     append: Annotated[bool, typer.Option("--append", help="Also write the columns of the data.")] = False,
+    csv_safe: CsvSafe = False,
     na: NaValues = None,
     threads: Threads = None,
 ) -> None:
@@ -220,7 +225,7 @@ def score(
     from elflow.io.tables import scan_table
 
     _options.check_not_input(output, data, model)
-    writer = None if output is None else _options.open_writer(output)
+    writer = None if output is None else _options.open_writer(output, csv_safe)
     est = _options.load_density(model)
     _options.set_threads(threads)
     with _options.rename_argument("path", "DATA"):
@@ -273,6 +278,7 @@ def sample(
             show_default=False,
         ),
     ] = None,
+    csv_safe: CsvSafe = False,
     threads: Threads = None,
 ) -> None:
     """Draw new rows.
@@ -293,7 +299,7 @@ def sample(
     from elflow.tabular import SAMPLE_BLOCK
 
     _options.check_not_input(output, model, *([] if context is None else [context]))
-    writer = _options.open_writer(output)
+    writer = _options.open_writer(output, csv_safe)
     est = _options.load_density(model)
     _options.set_threads(threads)
     schema = est.context_schema_
