@@ -27,7 +27,7 @@ N_SNIFFED_ROWS = 200
 END = "\x03end of file\x03"
 """Value in all columns of a row after the last one, which no table has."""
 MAX_BLOCK_BYTES = 1 << 22
-"""Bytes per block of Arrow's reader. A row must fit into one block."""
+"""Bytes per block of Arrow's reader. A row must fit into one block, or into two if it begins in the first."""
 MAX_BLOCK_ROWS = 1 << 14
 """Rows per block of Python's reader."""
 
@@ -70,7 +70,7 @@ def sniff(path: Path) -> Dialect:
     """
     text, is_whole = _read_beginning(path, N_SNIFFED_BYTES)
     if not is_whole and "\n" not in text.strip():  # the header and a part of the first row
-        text, is_whole = _read_beginning(path, MAX_BLOCK_BYTES)
+        text, is_whole = _read_beginning(path, 2 * MAX_BLOCK_BYTES)
     lines = text.split("\n")
     n_blank = next((i for i, line in enumerate(lines) if line.strip()), None)
     if n_blank is None:
@@ -280,7 +280,7 @@ def _check_text(path: Path, table: pa.Table, n_rows: int) -> None:
 @contextmanager
 def _long_fields() -> Iterator[None]:
     """Let Python's reader accept values as long as a block, which is longer than its limit for the process."""
-    limit = csv.field_size_limit(max(csv.field_size_limit(), MAX_BLOCK_BYTES))
+    limit = csv.field_size_limit(max(csv.field_size_limit(), 2 * MAX_BLOCK_BYTES))
     try:
         yield
     finally:

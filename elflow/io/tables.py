@@ -228,8 +228,7 @@ class TableScan:
 
     def _to_frame(self, table: pa.Table, row: int) -> pd.DataFrame:
         source = self._source
-        numbers = [column.name for column in self.like if column.kind in ("continuous", "integer")]
-        decimal = source.settle_decimal(table.select(numbers).columns)
+        decimal = source.settle_decimal(table.select([column.name for column in self.like]).columns)
         series = {
             column.name: _cast.convert_column(table.column(column.name), column, row, source.missing, decimal)
             for column in self.like

@@ -52,8 +52,8 @@ def find_decimal_step(distinct: FloatArray, dtype: str = "float64") -> float | N
         >>> find_decimal_step(np.array([1.0, 2.0, 3.0]) / 3)
     """
     name = dtype.lower()
-    spacing = np.spacing(np.abs(distinct).astype(name if name in ("float16", "float32") else "float64"))
     with np.errstate(over="ignore"):
+        spacing = np.spacing(np.abs(distinct).astype(name if name in ("float16", "float32") else "float64"))
         for digits in range(MAX_DIGITS + 1):
             multiples = np.round(distinct * 10.0**digits)
             if MIN_STEP_ULPS * spacing.max() * 10.0**digits > 1 or np.abs(multiples).max() >= 2.0**50:

@@ -363,7 +363,9 @@ class Column:
         elif isinstance(self.map, Warp):
             x = values.to_numpy(np.float64)
             if pd.api.types.is_integer_dtype(pd.api.types.pandas_dtype(self.dtype)):
-                x = np.round(x)
+                # Samples in the tails stay within the dtype; the largest float below 2**63 is 1024 less.
+                ends = np.iinfo(self.dtype.lower())
+                x = np.clip(np.round(x), float(ends.min), np.nextafter(float(ends.max) + 1, 0))
             if self.dtype.lower() in ("float16", "float32"):  # samples in the tails must not overflow to infinity
                 short = np.dtype(self.dtype.lower())
                 x = np.clip(x, np.finfo(short).min, np.finfo(short).max).astype(short)

@@ -12,7 +12,7 @@ import pandas as pd
 from elflow._checks import warn_user
 from elflow.flows.dequantization import Cells
 from elflow.tabular._arrays import FloatArray
-from elflow.tabular._kinds import Declaration, holds_dates_as_text, is_identifier
+from elflow.tabular._kinds import Declaration, check_objects, holds_dates_as_text, is_identifier
 from elflow.tabular.columns import Column, shorten
 from elflow.tabular.frames import Table, as_frame, from_frame, table_kind
 
@@ -77,6 +77,8 @@ class Schema:
         declared = {str(name): declaration for name, declaration in (declared or {}).items()}
         if unknown := [name for name in declared if name not in frame.columns]:
             raise ValueError(f"columns must refer to columns of the table ({list(frame.columns)}), got {unknown}")
+        for name in frame.columns:
+            check_objects(name, frame[name])
         if dates := [name for name in frame.columns if name not in declared and holds_dates_as_text(frame[name])]:
             warn_user(
                 f"columns {dates} hold dates as text, which are not modelled as times: convert them to datetimes, with "
@@ -239,11 +241,14 @@ class Schema:
         if absent := [name for name in self.names if name not in frame.columns]:
             raise ValueError(f"the table must have the columns {self.names}, got none named {absent}")
         frame = frame[self.names]
+        for name in self.names:
+            check_objects(name, frame[name])
         _check_no_missing(frame[[column.name for column in self.columns if not column.missing]], fitted=True)
-        times = {
-            column.name: column.parse_times(frame[column.name]) for column in self.columns if column.kind == "datetime"
-        }
-        return frame.assign(**times) if times else frame
+        times = [column for column in self.columns if column.kind == "datetime"]
+        frame = frame.copy(deep=False) if times else frame
+        for column in times:  # not by `assign`, whose own arguments may be names of columns
+            frame[column.name] = column.parse_times(frame[column.name])
+        return frame
 
     def describe(self) -> list[dict[str, Any]]:
         """Description of each column: name, kind, dtype, values in words, and whether values may be missing.
