@@ -3,6 +3,7 @@
 RULES: dict[str, set[str]] = {
     "_checks": set(),
     "_files": set(),
+    "_forks": {"_checks"},
     "activations": {"_checks"},
     "kernels": {"activations", "_checks", "_files"},
     "functional": {"kernels", "activations", "_checks"},
@@ -13,7 +14,7 @@ RULES: dict[str, set[str]] = {
     "_model_file": {"_checks", "_files"},
     "io": {"_checks", "_files"},
     "datasets": {"_checks"},
-    "tabular": {"_model_file", "training", "flows", "kernels", "activations", "_checks", "_files"},
+    "tabular": {"_model_file", "_forks", "training", "flows", "kernels", "activations", "_checks", "_files"},
     "serialization": {"tabular", "_model_file", "flows", "training", "_checks", "_files"},
     "report": {"tabular", "training", "_checks", "_files"},
     "testing": {"functional", "_checks"},

@@ -1,4 +1,4 @@
-"""Text files that are damaged, huge or misleading: the true reason, with the row and the column, or the right values."""
+"""Text files that are damaged, huge or misleading: the true reason, with row and column, or the right values."""
 
 import gzip
 import tracemalloc
@@ -25,7 +25,9 @@ def test_long_values(write):
     for text in (f"a,b\n1,{long}\n2,y\n", f'a,b\n1,"{long}"\n2,y\n', f'a, "b"\n1, "{long}"\n2, "y"\n'):
         assert read_table(write(text))["b"].tolist() == [long, "y"]
     for cell in ("x" * 9_000_000, '"' + "x\n" * 4_500_000 + '"'):
-        with pytest.raises(ValueError, match=r"at most 4,194,304 bytes in a row, got more (in|after) row [01]: a quotation"):
+        with pytest.raises(
+            ValueError, match=r"at most 4,194,304 bytes in a row, got more (in|after) row [01]: a quotation"
+        ):
             read_table(write(f"a,b\n1,{cell}\n2,y\n"))
         with pytest.raises(ValueError, match=r"at most 4,194,304 bytes in a row, got more after row \d+: a quotation"):
             read_table(write("a,b\n" + "1,x\n" * 300_000 + f"1,{cell}\n2,y\n"))

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from elflow._checks import check_count
+from elflow._forks import warn_if_forked
 from elflow.flows.dequantization import Dequantized
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_context, encode_rows
@@ -34,6 +35,7 @@ class TableEstimator(BaseEstimator):
 
     def _as_frame(self, X: Table, fitting: bool = False) -> pd.DataFrame:
         """Convert X to a frame; scikit-learn checks matrices, and the number and the names of columns."""
+        warn_if_forked()
         X = as_plain_array(X)
         if table_kind(X) == "numpy":
             finite = {"error": True, "model": "allow-nan"}[self.missing]
