@@ -233,6 +233,7 @@ def score(
     mean = Mean("nats")
     with writer or nullcontext(), show_progress("Scoring rows", scan.total) as set_done:
         for block in scan:
+            block.index += 1  # warnings count the rows of a file from 1, as all other messages do
             rows, context = _options.split_context(est, block)
             log_density = est.score_samples(rows, context=context)
             mean.add(log_density)

@@ -172,7 +172,7 @@ def scan_table(
 
 
 class TableScan:
-    """Iterable over the blocks of a table, made by `scan_table`.
+    """Iterable over the blocks of a table, made by `scan_table`; the index of each block numbers its rows in the file.
 
     Example:
         >>> import tempfile
@@ -238,7 +238,7 @@ class TableScan:
             if source.is_text:
                 values = _cast.trim_text(values, source.missing)
             series[name] = _cast.to_pandas(values)
-        return pd.DataFrame(series)
+        return pd.DataFrame(series).set_axis(pd.RangeIndex(row, row + len(table)))
 
 
 class TableWriter:

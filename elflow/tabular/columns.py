@@ -291,6 +291,10 @@ class Column:
         """Numbers within the bounds, and on the grid if there is one."""
         assert isinstance(self.map, Warp)
         x = np.clip(self.map.inverse(z), self.map.low, self.map.high)
+        if self.kind == "integer":
+            # Integers often have ends that no value exceeds, such as percentages or years; the density falls off beyond
+            # them, and not at once.
+            x = np.clip(x, *self.map.inverse(np.array([self.map.first, self.map.last])))
         if self.step is None or np.abs(x).max(initial=0) >= 2.0**52 * self.step:
             return x
         multiples = np.round(x / self.step).astype(np.int64)

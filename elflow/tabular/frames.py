@@ -23,7 +23,9 @@ ContextTable: TypeAlias = "Table | pd.Series | Sequence[float]"
 
 
 def as_frame(table: Table, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Convert any table to a pandas frame with strings as column names and rows numbered from 0.
+    """Convert any table to a pandas frame with strings as column names and numbered rows.
+
+    Rows keep their numbers if they have some, as the blocks of a larger table do; others are numbered from 0.
 
     Arguments:
         table: A table of pandas, polars or pyarrow, or a matrix, `(N, columns)`.
@@ -49,7 +51,9 @@ def as_frame(table: Table, names: Sequence[str] | None = None) -> pd.DataFrame:
     if frame.shape[1] == 0:
         # scikit-learn's contract asks for the words in brackets
         raise ValueError(f"the table must have at least one column, got 0 feature(s) (shape={frame.shape})")
-    return frame.reset_index(drop=True)
+    # Errors name rows by these numbers.
+    is_numbered = isinstance(frame.index, pd.RangeIndex) and frame.index.step == 1
+    return frame.rename_axis(index=None) if is_numbered else frame.reset_index(drop=True)
 
 
 def as_plain_array(table: Any) -> Any:
