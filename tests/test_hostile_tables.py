@@ -84,7 +84,7 @@ def test_values_that_cannot_be_modelled(values, message):
     frame = pd.DataFrame({"bad": pd.Series(values), "good": np.arange(len(values)) % 7})
     with pytest.raises(ValueError, match=f"column 'bad' {message}"):
         elflow.FlowDensity().fit(frame)
-    if isinstance(values, list):
+    if isinstance(values, list) and not isinstance(values[0], float):
         schema = Schema.fit(pd.DataFrame({"bad": RNG.normal(size=100)}))
         with pytest.raises(ValueError, match="column 'bad' must"):
             schema.encode(frame)

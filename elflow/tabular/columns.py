@@ -353,6 +353,8 @@ class Column:
     def _to_floats(self, present: pd.Series) -> FloatArray:
         """Values of a numeric column, `(N,)`, none of which is missing."""
         try:
+            if present.dtype.kind in "mM":  # NumPy would count their nanoseconds
+                raise TypeError
             x = present.to_numpy(np.float64)
         except (TypeError, ValueError):
             raise ValueError(_kinds.describe_non_numbers(self.name, present)) from None
