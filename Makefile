@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard elflow/kernels/csrc/*)
 
-.PHONY: demo demo-images reproduce test check lint docs bench clean
+.PHONY: demo demo-images reproduce test check lint docs bench sanitize clean
 
 demo: .venv/.demo
 	@mkdir -p demo
@@ -46,6 +46,10 @@ NAME ?= all
 bench: .venv/.experiments
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments bench $(NAME)
 	@echo "Open runs/bench/index.html in a browser."
+
+# The native kernel under the sanitizers of GCC: addresses and undefined behaviour, then data races between threads.
+sanitize: .venv/.test
+	$(BIN)/python tests/sanitize/run.py
 
 docs: .venv/.docs
 	$(BIN)/mkdocs build --strict

@@ -5,6 +5,7 @@ Models and their files:
 * `ELF`: flow over vectors, optionally given a context; a zuko flow.
 * `ImageELF`: flow over images of integers.
 * `FlowDensity`: scikit-learn estimator for tables with columns of any kind.
+* `FlowImputer`: scikit-learn transformer that fills missing cells by a `FlowDensity`; `MISSING`: a condition.
 * `save`, `load`: model files, for all three.
 
 Modules:
@@ -22,6 +23,7 @@ Modules:
 * `testing`: test cases for a new backend.
 * `training`: training loop, its settings and its record.
 * `transforms`: torch transforms without parameters, and their inverse.
+* `verification`: checks of a model file on the machine that uses it.
 """
 
 from importlib import import_module
@@ -42,14 +44,17 @@ if TYPE_CHECKING:
         testing,
         training,
         transforms,
+        verification,
     )
     from elflow.flows import ELF, ImageELF
     from elflow.serialization import load, save
-    from elflow.tabular import FlowDensity
+    from elflow.tabular import MISSING, FlowDensity, FlowImputer
 
 __all__ = [
     "ELF",
+    "MISSING",
     "FlowDensity",
+    "FlowImputer",
     "ImageELF",
     "activations",
     "datasets",
@@ -66,6 +71,7 @@ __all__ = [
     "testing",
     "training",
     "transforms",
+    "verification",
 ]
 
 __version__ = "0.1.0"
@@ -73,6 +79,8 @@ __version__ = "0.1.0"
 _MODULES = {
     "ELF": "elflow.flows",
     "FlowDensity": "elflow.tabular",
+    "FlowImputer": "elflow.tabular",
+    "MISSING": "elflow.tabular",
     "ImageELF": "elflow.flows",
     "load": "elflow.serialization",
     "save": "elflow.serialization",

@@ -1,4 +1,4 @@
-"""Saving and loading of models."""
+"""Saving, loading and verification of models."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from typing import Any
 import torch
 
 from elflow._checks import check_choice
-from elflow._model_file import fill_module, name_file_in_errors, read_model, write_model
+from elflow._json_types import check_arguments
+from elflow._model_file import ModelFile, fill_module, name_file_in_errors, read_model, write_model
+from elflow._sizes import check_integers, limit_sizes
 from elflow.flows import ELF, ImageELF
+from elflow.flows.known_scores import score_fixed_points
 from elflow.tabular import FlowDensity
 from elflow.training import Training, choose_device
 
 __all__ = ["load", "read_notes", "read_training", "save"]
 
 FLOWS: dict[str, type[ELF] | type[ImageELF]] = {"ELF": ELF, "ImageELF": ImageELF}
-MODELS: dict[str, type[ELF] | type[ImageELF] | type[FlowDensity]] = FLOWS | {"FlowDensity": FlowDensity}
-"""Classes that can be saved, by their name in the file.
-
-Each has `config`, the JSON from which `from_config` builds an untrained model, and `min_numbers(config)`, a lower bound
-of the number of values of such a model. A file with fewer values is refused before the model is built, so that a small
-damaged file cannot allocate a model of any size.
-"""
+"""Flows that can be saved, by their name in the file. Each has `config`, its arguments as JSON, and `from_config`."""
 
 
 def save(
@@ -54,7 +51,9 @@ def save(
     if isinstance(model, FlowDensity) and hasattr(model, "model_"):
         model.save(path, notes)
     elif isinstance(model, ELF | ImageELF) and FLOWS.get(name) is type(model):
-        write_model(Path(path), name, model.config, model, None if training is None else training.to_dict(), notes)
+        record = None if training is None else training.to_dict()
+        known = score_fixed_points(model)
+        write_model(Path(path), name, model.config, model, record, notes, known_scores=known)
     else:
         raise TypeError(f"model must be an elflow.ELF, an elflow.ImageELF or a fitted FlowDensity, got {name}")
 
@@ -76,18 +75,28 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> An
         ...     elflow.load(f"{folder}/model.elf").features
         3
     """
-    path, chosen = Path(path), choose_device(device)
-    file = read_model(path, "cpu", _min_numbers)
+    return build_model(read_model(Path(path)), choose_device(device))
+
+
+def build_model(file: ModelFile, device: torch.device | None = None) -> Any:
+    """Build the model of a file that has been read: see `load`."""
     # Building a model draws initial weights: the caller's random state must not change.
     with (
         torch.random.fork_rng(devices=[]),
-        name_file_in_errors(path, "whose configuration and weights do not match"),
+        name_file_in_errors(file.path, "whose configuration and weights do not match"),
+        limit_sizes(file.n_values, len(file.tensors)),
     ):
+        check_choice("model", file.class_name, [*FLOWS, "FlowDensity"])
+        if file.training is not None:
+            Training.from_dict(file.training)
         if file.class_name == "FlowDensity":
             return FlowDensity.from_file(file)
-        flow = FLOWS[file.class_name].from_config(file.config)
-        fill_module(flow, file.tensors)
-    return flow.to(chosen)
+        flow_class = FLOWS[file.class_name]
+        check_arguments(flow_class, file.config, "config")
+        check_integers(file.config, file.n_values, "config")
+        flow = flow_class.from_config(file.config)
+        fill_module(flow, file.tensors, file.version)
+    return flow if device is None else flow.to(device)
 
 
 def read_training(path: str | os.PathLike[str]) -> Training | None:
@@ -101,7 +110,7 @@ def read_training(path: str | os.PathLike[str]) -> Training | None:
         ...     read_training(f"{folder}/model.elf").describe()
         '2,000 steps in 2 min 0 s, stopped at the time limit'
     """
-    file = read_model(Path(path))
+    file = read_model(Path(path), header_only=True)
     with name_file_in_errors(file.path, "whose training record is damaged"):
         return None if file.training is None else Training.from_dict(file.training)
 
@@ -116,9 +125,4 @@ def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
         ...     read_notes(f"{folder}/model.elf")
         {'data': 'wine.csv'}
     """
-    return read_model(Path(path)).notes
-
-
-def _min_numbers(class_name: str, config: dict[str, Any]) -> int:
-    check_choice("model", class_name, MODELS)
-    return MODELS[class_name].min_numbers(config)
+    return read_model(Path(path), header_only=True).notes

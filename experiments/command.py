@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from experiments.framework.experiment import SCALES, Experiment, Group, Plan, Report, Table
-from experiments.framework.files import read_json
+from experiments.framework.files import read_json, write_text
 from experiments.framework.page import has_words, is_ours, is_published, render_table
+from experiments.framework.results import FOLDER as RESULTS
 from experiments.framework.results import keep_result, read_result
 from experiments.framework.runner import run
 from experiments.registry import GROUPS
@@ -119,6 +120,27 @@ def _parser() -> argparse.ArgumentParser:
     claims = commands.add_parser("claims", help="print the paper's claims with verdicts from the stored results")
     claims.set_defaults(function=_print_claims)
     claims.add_argument("--write", type=Path, metavar="FILE", help="replace the table between the marks of a page")
+    faults = commands.add_parser(
+        "faults",
+        help="inject faults for some time and count the outcomes",
+        description="Damage files, kill commands and fill disks, and count the outcomes. Run the same command again to "
+        "resume. The exit code is 1 if there is a defect.",
+    )
+    faults.set_defaults(function=_inject_faults)
+    faults.add_argument("--minutes", type=float, default=2.0, help="time of all runs together (default: 2)")
+    faults.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    faults.add_argument("--case", metavar="KIND:NUMBER", help="repeat one case of the campaign in the folder")
+    faults.add_argument("-o", "--output", type=Path, default=DEFAULT_OUTPUT / "faults", metavar="FOLDER")
+    faults.add_argument("--keep", action="store_true", help="copy the counts to experiments/results/faults.json")
+    soak = commands.add_parser(
+        "soak",
+        help="fit, score and sample in a loop, and measure memory and open files",
+        description="Fit, score, sample, save and load in a loop. The exit code is 1 if memory or open files grow.",
+    )
+    soak.set_defaults(function=_soak)
+    soak.add_argument("--minutes", type=float, default=10.0, help="time of the loop (default: 10)")
+    soak.add_argument("-o", "--output", type=Path, default=DEFAULT_OUTPUT / "soak", metavar="FOLDER")
+    soak.add_argument("--keep", action="store_true", help="copy the result to experiments/results/soak.json")
     listing = commands.add_parser("list", help="list the experiments and their options")
     listing.set_defaults(function=_list)
     table = commands.add_parser("table", help="print the Markdown tables of a stored result")
@@ -209,6 +231,40 @@ def _print_claims(options: argparse.Namespace) -> int:
     else:
         print(f"{options.write}: {'updated' if update_page(options.write) else 'up to date'}")
     return 0
+
+
+def _inject_faults(options: argparse.Namespace) -> int:
+    from experiments.faults.campaign import STATE, run_campaign, run_case
+    from experiments.faults.outcomes import OUTCOMES
+
+    if options.case is not None:
+        kind, _, number = options.case.partition(":")
+        for case in run_case(options.output, kind, int(number), options.seed):
+            print(f"{case.outcome}: {case.fault}: {case.detail}")
+        return 0
+    tally = run_campaign(options.output, 60 * options.minutes, options.seed, log=_log)
+    title = f"{tally.tried:,} faults in {tally.seconds / 60:.0f} minutes"
+    _console().print(_draw_table(Table(title, ["fault", "tried", *OUTCOMES], tally.render())))
+    for finding in tally.findings:
+        _log(f"{finding['outcome']}: {finding['case']}: {finding['fault']}: {finding['detail']}")
+    if options.keep:
+        _keep(options.output / STATE, "faults.json")
+    return 1 if tally.findings else 0
+
+
+def _soak(options: argparse.Namespace) -> int:
+    from experiments.faults.soak import RESULT, run_soak
+
+    found = run_soak(options.output, 60 * options.minutes, _log)
+    if options.keep:
+        _keep(options.output / RESULT, "soak.json")
+    return 1 if found["failures"] else 0
+
+
+def _keep(path: Path, name: str) -> None:
+    """Copy a result for the documentation."""
+    write_text(RESULTS / name, path.read_text(encoding="utf-8"))
+    print(f"stored: {RESULTS / name}")
 
 
 def _log(line: str) -> None:

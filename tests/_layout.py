@@ -1,24 +1,42 @@
 """Modules of the package, from the bottom to the top, and the modules that each may import."""
 
 RULES: dict[str, set[str]] = {
+    "__init__": set(),  # it imports on first use, by names in variables
     "_checks": set(),
     "_files": set(),
     "_forks": {"_checks"},
+    "_digest": set(),
+    "_interrupts": set(),
+    "_json_types": set(),
+    "_sizes": set(),
     "activations": {"_checks"},
     "kernels": {"activations", "_checks", "_files"},
     "functional": {"kernels", "activations", "_checks"},
     "transforms": {"functional", "activations", "_checks"},
     "nn": {"transforms", "functional", "_checks"},
-    "flows": {"kernels", "nn", "transforms", "functional", "activations", "_checks"},
-    "training": {"flows", "kernels", "_checks", "_files"},
-    "_model_file": {"_checks", "_files"},
+    "flows": {"_json_types", "kernels", "nn", "transforms", "functional", "activations", "_checks"},
+    "training": {"_digest", "_interrupts", "_json_types", "flows", "kernels", "_checks", "_files"},
+    "_model_file": {"__init__", "_digest", "_json_types", "_checks", "_files"},
     "io": {"_checks", "_files"},
     "datasets": {"_checks"},
-    "tabular": {"_model_file", "_forks", "training", "flows", "kernels", "activations", "_checks", "_files"},
-    "serialization": {"tabular", "_model_file", "flows", "training", "_checks", "_files"},
+    "tabular": {
+        "_json_types",
+        "_sizes",
+        "_model_file",
+        "_forks",
+        "io",
+        "training",
+        "flows",
+        "kernels",
+        "activations",
+        "_checks",
+        "_files",
+    },
+    "serialization": {"_json_types", "_sizes", "tabular", "_model_file", "flows", "training", "_checks", "_files"},
+    "verification": {"serialization", "tabular", "_model_file", "flows", "training", "_checks", "_files"},
+    "batch": {"serialization", "tabular", "training", "io", "_checks"},
     "report": {"tabular", "training", "_checks", "_files"},
     "testing": {"functional", "_checks"},
-    "__init__": set(),  # it imports on first use, by names in variables
 }
 RULES["cli"] = set(RULES) - {"__init__"}
 RULES["__main__"] = {"cli"}

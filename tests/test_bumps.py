@@ -70,7 +70,9 @@ def test_inverse_of_random_networks(units, wild, seed):
     phi, x = random_phi(8, units=units, wild=wild), torch.randn(8, dtype=torch.float64)
     y, log_slope = elf_bumps(x, phi, units)
     assert log_slope.isfinite().all()
-    torch.testing.assert_close(elf_bumps_inverse(y, phi, units), x, atol=1e-8, rtol=1e-8)
+    # A large shift costs digits of y, which a small slope makes an error of x.
+    rounding = 1e-13 * float((y.abs() / log_slope.exp()).max())
+    torch.testing.assert_close(elf_bumps_inverse(y, phi, units), x, atol=1e-8 + rounding, rtol=1e-8)
 
 
 def test_logarithms_are_clamped(implementation):

@@ -165,3 +165,48 @@ def test_interrupted_from_the_keyboard(command, write, tmp_path):
     assert process.err.read_text() == f"elflow: interrupted; continue from {checkpoint} with --resume\n"
     assert not (tmp_path / "m.elf").exists()
     assert checkpoint.exists()
+
+
+@pytest.mark.slow
+def test_terminated_in_training(command, write, tmp_path):
+    """SIGTERM saves the present step at once, and leaves nothing but the checkpoint."""
+    arguments = ["fit", write(table()), "-o", tmp_path / "m.elf", "--max-steps", "100000", "--quiet", "--resume"]
+    process = command(*arguments)
+    for _ in range(3000):
+        if (tmp_path / ".m.elf.checkpoint.lock").exists():
+            break
+        time.sleep(0.02)
+    assert "m.elf must have one writer, got a second one" in fails(*arguments)
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait() == 128 + signal.SIGTERM
+    if (tmp_path / "m.elf.checkpoint").exists():
+        assert "interrupted; continue from" in process.err.read_text()
+    assert set(os.listdir(tmp_path)) - {"m.elf.checkpoint"} == {"data.csv"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_while_it_samples(command, write, tmp_path, number):
+    succeeds("fit", write(table()), "-o", tmp_path / "m.elf", *QUICK)
+    process = command("sample", tmp_path / "m.elf", "-n", "100000000", "-o", tmp_path / "new.csv")
+    for _ in range(3000):
+        if len(os.listdir(tmp_path)) > 2:
+            break
+        time.sleep(0.02)
+    os.kill(process.pid, number)
+    assert process.wait() == 128 + number
+    assert process.err.read_text() == f"elflow: interrupted by {number.name}\n"
+    assert sorted(os.listdir(tmp_path)) == ["data.csv", "m.elf"]
+
+
+def test_verify(write, tmp_path):
+    model = tmp_path / "m.elf"
+    succeeds("fit", write(table()), "-o", model, *QUICK)
+    out, _ = succeeds("verify", model)
+    assert "format version 2" in out
+    assert "8 as stored" in out
+    data = model.read_bytes()
+    model.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert "does not match its digest" in fails("verify", model)
+    assert "MODEL must be an existing file" in fails("verify", tmp_path / "none")

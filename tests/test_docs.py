@@ -85,7 +85,7 @@ def test_commands_of_elflow_exist(page):
 def test_commands_of_experiments_exist(page, capsys):
     for _, _, _, command, *words in find_commands(page, "experiments"):
         if command not in GROUPS:
-            assert command in ("claims", "list", "table"), command
+            assert command in ("claims", "faults", "list", "soak", "table"), command
             continue
         group = GROUPS[command]
         with pytest.raises(SystemExit):

@@ -25,7 +25,7 @@ import elflow
 from elflow import FlowDensity
 from elflow.tabular import _flow, estimator
 from elflow.tabular._anomaly import rank_log_density, summarize_log_density
-from elflow.tabular._flow import split_mask
+from elflow.tabular._split import Split
 
 SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
 
@@ -439,7 +439,7 @@ def test_validation_mask():
     density = small(missing="model").fit(frame)
     mask = density.validation_mask(frame)
     assert mask.sum() == 10
-    assert np.array_equal(mask, split_mask(100, 0.1, density.seed_))
+    assert np.array_equal(mask, Split(100, 0.1, density.seed_).is_validation(0, 100))
     assert np.array_equal(density.validation_mask(frame.head(99)), mask[:99])
     assert np.array_equal(density.validation_mask(frame.iloc[::-1, ::-1]), mask[::-1])
     assert density.validation_mask(mixed(100, seed=1)) is None
@@ -471,7 +471,9 @@ def test_row_hashes_of_large_tables(monkeypatch):
     origins = density.row_origin(table[::-1])[::-1]
     is_known = origins != "unknown"
     assert is_known.sum() == len(density.row_hashes_.codes)
-    assert np.array_equal((origins == "validation")[is_known], split_mask(1000, 0.1, density.seed_)[is_known])
+    assert np.array_equal(
+        (origins == "validation")[is_known], Split(1000, 0.1, density.seed_).is_validation(0, 1000)[is_known]
+    )
     assert set(density.row_origin(table + 1)) == {"new"}
 
 
@@ -575,9 +577,10 @@ def test_bad_input():
         density.conditional_cdf(x, "z")
     with pytest.raises(ValueError, match="n must be at least 1"):
         density.sample(0)
-    for table in ("data.csv", {"x": [1.0, 2.0]}):
-        with pytest.raises(TypeError, match=r"read files with elflow\.io\.read_table"):
-            small().fit(table)
+    with pytest.raises(TypeError, match=r"read files with elflow\.io\.read_table"):
+        small().fit({"x": [1.0, 2.0]})
+    with pytest.raises(FileNotFoundError, match=r"path must be an existing file, got data\.csv"):
+        small().fit("data.csv")
 
 
 def test_excessive_learning_rate_is_an_error():

@@ -14,6 +14,7 @@ from elflow import _model_file
 from elflow.activations import QELU, PiecewiseQuadratic
 from elflow.serialization import read_notes, read_training
 from elflow.training import Training
+from experiments.faults.files import read_content, write_content
 
 
 @pytest.fixture
@@ -27,16 +28,10 @@ def path(flow, tmp_path):
     return tmp_path / "model.elf"
 
 
-def read_file(path):
-    """The header and the tensors of a safetensors file."""
-    with safetensors.safe_open(path, framework="pt") as file:
-        return file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-
-
 def test_header_is_readable_json(path):
-    header, _ = read_file(path)
+    header, _ = read_content(path)
     assert header["format"] == "elflow"
-    assert header["format_version"] == "1"
+    assert header["format_version"] == "2"
     config = json.loads(header["config"])
     assert config["features"] == 3
     assert config["order"] == [[1, 0, 2], [1, 0, 2]]
@@ -111,19 +106,19 @@ def test_safetensors_of_another_program(tmp_path):
     [
         (
             {"format_version": "99"},
-            "path must be a file of format version 1, got .* of version '99': load it with the elflow version",
+            "path must be a file of format version 1 or 2, got .* of version '99': load it with the elflow version",
         ),
         ({"flow": "os.system"}, "model must be one of .*, got 'os.system'"),
         ({"config": "{"}, "damaged header"),
         ({"config": "[]"}, "damaged header"),
         ({"config": "[" * 100_000}, "damaged header"),
-        ({"config": '{"features": 3}'}, "do not match: 'transforms'"),
-        ({"training": "[]"}, "damaged header: training must be an object, got list"),
+        ({"config": '{"features": 3}'}, "do not match"),
+        ({"training": "[]"}, "damaged header: training must be an object"),
     ],
 )
 def test_headers_that_do_not_fit(path, changed, message):
-    header, tensors = read_file(path)
-    safetensors.torch.save_file(tensors, path, metadata=header | changed)
+    header, tensors = read_content(path)
+    write_content(path, header | changed, tensors)
     with pytest.raises(ValueError, match=message):
         elflow.load(path)
 
@@ -141,9 +136,9 @@ def test_headers_that_do_not_fit(path, changed, message):
     ],
 )
 def test_configurations_that_do_not_fit(path, changed):
-    header, tensors = read_file(path)
+    header, tensors = read_content(path)
     header["config"] = json.dumps(json.loads(header["config"]) | changed)
-    safetensors.torch.save_file(tensors, path, metadata=header)
+    write_content(path, header, tensors)
     with pytest.raises(ValueError, match=r"do not match"):
         elflow.load(path)
 
@@ -184,19 +179,19 @@ def test_permissions_are_those_of_any_file(path):
 
 def test_masks_are_not_taken_from_a_file(path, flow):
     """A file whose masks let everything through would give wrong densities silently."""
-    header, tensors = read_file(path)
+    header, tensors = read_content(path)
     masks = {key: torch.ones_like(value) for key, value in flow.named_buffers() if key.endswith("mask")}
     assert masks
     assert not masks.keys() & tensors.keys()
-    safetensors.torch.save_file(tensors | masks, path, metadata=header)
+    write_content(path, header, tensors | masks)
     with pytest.raises(ValueError, match=r"do not match: (?s:.*)Unexpected key"):
         elflow.load(path)
 
 
 def test_several_dtypes(path):
-    header, tensors = read_file(path)
+    header, tensors = read_content(path)
     tensors["transform.transforms.0.loc"] = tensors["transform.transforms.0.loc"].double()
-    safetensors.torch.save_file(tensors, path, metadata=header)
+    write_content(path, header, tensors)
     with pytest.raises(ValueError, match="all tensors must have the same dtype"):
         elflow.load(path)
 
@@ -221,8 +216,8 @@ def test_training_records_and_notes(tmp_path):
 
 @pytest.mark.parametrize("record", [{"history": []}, {"stopped": "never"}, {"surprise": 1}, {"seconds": None}])
 def test_damaged_training_records(path, record):
-    header, tensors = read_file(path)
+    header, tensors = read_content(path)
     good = {"history": [{"step": 1}], "seconds": 1.0, "stopped": "patience", "skipped": 0}
-    safetensors.torch.save_file(tensors, path, metadata=header | {"training": json.dumps(good | record)})
+    write_content(path, header | {"training": json.dumps(good | record)}, tensors)
     with pytest.raises(ValueError, match="whose training record is damaged"):
         read_training(path)

@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 from _command import QUICK, fails, succeeds
 
-from elflow.io.tables import TableWriter, read_names, read_table, scan_table
+from elflow.cli._data import open_data
+from elflow.io import open_stream
+from elflow.io.tables import TableWriter, TooLargeError, read_names, read_table, scan_table
 from elflow.tabular import Schema
 
 MEGABYTE = 1 << 20
@@ -114,12 +116,21 @@ def test_memory_is_limited(write):
     tracemalloc.stop()
     with pytest.raises(ValueError, match="max_memory must be at least 1, got 0"):
         read_table(path, max_memory=0)
-    message = fails("fit", path, "-o", path.parent / "m.elf", "--max-memory", "2MB", *QUICK)
-    assert "--max-memory must be at least the size of the values of" in message
-    assert "raise it, or read fewer columns" in message
-    assert "--max-memory must be a size such as 500MB or 8GB, got 'much'" in fails(
-        "fit", path, "-o", path.parent / "m.elf", "--max-memory", "much"
-    )
+
+
+def test_large_tables_in_small_files_are_streamed(write, monkeypatch):
+    """The size of a compressed file does not tell how much memory its table needs."""
+    path = write(gzip.compress(b"a,b\n" + b"1,2\n" * 5000), "d.csv.gz")
+    assert open_data(path, None, None, None, 1).stream is None
+    monkeypatch.setattr("elflow.cli._data.MAX_LOADED_MEMORY", 10_000)
+    data = open_data(path, None, ["b"], None, 1)
+    assert data.stream is not None
+    assert data.names == ["a"]
+
+
+def test_decimal_commas_of_streams(write):
+    stream = open_stream(write("a;b\n" + "1;2\n" * 5000 + "1,5;3\n"))
+    assert pd.concat(stream)["a"].tolist() == [1.0] * 5000 + [1.5]
 
 
 def test_dropped_columns_are_not_read(write, tmp_path):
@@ -127,9 +138,13 @@ def test_dropped_columns_are_not_read(write, tmp_path):
     rng = np.random.default_rng(0)
     rows = [f"{x},{y},{'z' * 1000}" for x, y in rng.normal(size=(500, 2))]
     path = write("a,b,text\n" + "\n".join(rows))
-    fails("fit", path, "-o", tmp_path / "m.elf", "--max-memory", "100kB", *QUICK)
-    succeeds("fit", path, "-o", tmp_path / "m.elf", "--max-memory", "100kB", "--drop", "text,b", "-q", *QUICK)
+    with pytest.raises(TooLargeError, match="max_memory must be at least the size"):
+        read_table(path, max_memory=100_000)
+    assert list(read_table(path, drop=["text"], max_memory=100_000)) == ["a", "b"]
     succeeds("fit", path, "-o", tmp_path / "m.elf", "--drop", "text", "--drop", "b", "-q", *QUICK)
+    report = ["report", tmp_path / "m.elf", path, "-o", tmp_path / "r.html", "--max-memory"]
+    assert "--max-memory must be at least the size of the values of" in fails(*report, "1kB")
+    assert "--max-memory must be a size such as 500MB or 8GB, got 'much'" in fails(*report, "much")
     assert list(read_table(path, drop=["text", "b"])) == ["a"]
     with pytest.raises(ValueError, match=r"must have the columns 'c', got 'a', 'b', 'text'"):
         read_table(path, drop=["c"])

@@ -170,7 +170,8 @@ def test_other_types_of_parquet(tmp_path):
         ("d.csv.gz", gzip.compress(b"a,b\n1,2\n", mtime=0)[:-9], "d.csv.gz is damaged"),
         ("d.parquet", b"a,b\n1,2\n", "d.parquet is damaged or not a Parquet file"),
         ("d.parquet", b"", "d.parquet is empty"),
-        ("d.xlsx", b"PK", "d.xlsx has an unsupported format; supported: .csv"),
+        ("d.xlsx", b"PK", "d.xlsx is damaged or not an Excel workbook"),
+        ("d.docx", b"PK", "d.docx has an unsupported format; supported: .csv"),
         ("data", b"a\n1\n", "data has an unsupported format; supported: .csv"),
     ],
 )

@@ -417,15 +417,15 @@ def test_a_network_that_the_kernel_refuses_is_a_skipped_step(monkeypatch):
     real = loop._Run.train_step
 
     def overflowing(self, batch):
-        kept = [p.detach().clone() for p in self.parameters]
+        kept = [p.detach().clone() for p in self.flow.parameters()]
         if self.step == 4:
             with torch.no_grad():
-                for p in self.parameters:
+                for p in self.flow.parameters():
                     p.fill_(math.inf)
         real(self, batch)
         with torch.no_grad():
             if self.step == 5:
-                for p, value in zip(self.parameters, kept, strict=True):
+                for p, value in zip(self.flow.parameters(), kept, strict=True):
                     p.copy_(value)
 
     monkeypatch.setattr(loop._Run, "train_step", overflowing)
@@ -645,14 +645,36 @@ def test_a_plateau_has_a_threshold_and_a_floor():
 
 
 def test_weight_decay_of_adam_is_part_of_the_gradient():
-    """A step of Adam has the size of the learning rate, however small the decay; one of AdamW shrinks the weight."""
+    """A step of Adam has the size of the learning rate, however small the decay; one of AdamW shrinks the weights.
+
+    Biases are shrunk by Adam only, as in the paper.
+    """
     moved = {}
     for optimizer in OPTIMIZERS:
-        weight = torch.nn.Parameter(torch.ones(1))
-        weight.grad = torch.zeros(1)
-        Recipe(learning_rate=0.1, weight_decay=0.01, optimizer=optimizer).make_optimizer([weight]).step()
-        moved[optimizer] = 1 - weight.item()
-    assert moved == {"adamw": pytest.approx(0.001, rel=1e-3), "adam": pytest.approx(0.1, rel=1e-3)}
+        layer = torch.nn.Linear(2, 2)
+        for parameter in layer.parameters():
+            torch.nn.init.ones_(parameter)
+            parameter.grad = torch.zeros_like(parameter)
+        Recipe(learning_rate=0.1, weight_decay=0.01, optimizer=optimizer).make_optimizer(layer).step()
+        moved[optimizer] = [1 - layer.weight[0, 0].item(), 1 - layer.bias[0].item()]
+    assert moved == {"adamw": pytest.approx([0.001, 0], rel=1e-3), "adam": pytest.approx([0.1, 0.1], rel=1e-3)}
+
+
+def test_networks_without_inputs_are_not_shrunk():
+    """The shape of the first column is a network without inputs: decay would pull it towards arbitrary parameters."""
+    flow = elflow.ELF(features=2, transforms=1, units=4, hidden_features=(8,), rank=2)
+    decayed, others = Recipe(weight_decay=1.0).make_optimizer(flow).param_groups
+    names = {id(parameter): name for name, parameter in flow.named_parameters()}
+    assert all(names[id(parameter)].endswith("weight") for parameter in decayed["params"])
+    assert any(names[id(parameter)].endswith("hyper.first") for parameter in others["params"])
+    assert (decayed["weight_decay"], others["weight_decay"]) == (1.0, 0.0)
+
+
+def test_early_rounds_are_validated():
+    x = torch.randn(60, 2)
+    recipe = Recipe(max_steps=25, round_steps=10, early_rounds=2, batch_size=20)
+    _, training = fit(elflow.ELF(features=2, transforms=1, units=4, hidden_features=(8,)), x, x, recipe)
+    assert [entry["step"] for entry in training.history] == [2, 5, 10, 20, 25]
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
 
-from elflow.cli import images, inspect, tables
+from elflow._files import remove_temporaries
+from elflow._interrupts import Interrupted, raising_interrupts
+from elflow.cli import images, inspect, questions, tables
 from elflow.cli._terminal import format_error, note
 
 __all__ = ["app", "main"]
@@ -28,8 +30,11 @@ app = typer.Typer(
 app.command()(tables.fit)
 app.command()(tables.score)
 app.command()(tables.sample)
+app.command()(questions.impute)
+app.command()(questions.conditional)
 app.command()(inspect.report)
 app.command()(inspect.info)
+app.command()(inspect.verify)
 app.command()(images.fit_images)
 app.command()(images.score_images)
 app.command()(images.sample_images)
@@ -42,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Arguments after `elflow`; those of the process by default.
 
     Returns:
-        The exit code: 0 for success, 1 for a bug, 2 for an error that the user can correct, 130 after Ctrl-C, 141 if
-        the output was closed.
+        The exit code: 0 for success, 1 for a bug, 2 for an error that the user can correct, 130 after Ctrl-C, 143
+        after SIGTERM, 129 after SIGHUP, 141 if the output was closed.
 
     Example:
         >>> main(["--version"])
@@ -60,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shown.add(str(message))
             note(str(message))
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _end_cleanly():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", category=UserWarning, module="elflow")
         warnings.filterwarnings("always", category=RuntimeWarning, module="elflow.training")
@@ -73,14 +78,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise
             _discard_output()
             return 141
-        except typer.Abort:  # Ctrl-C, in some versions of typer
+        except typer.Abort:  # Ctrl-C before signals are handled, in some versions of typer
             return 130
+        except Interrupted as error:
+            note(str(error))
+            return 128 + error.signum
         except Exception as error:
             if debug:
                 raise
             line, code = format_error(error)
             print(line, file=sys.stderr)
     return int(code or 0)
+
+
+@contextmanager
+def _end_cleanly() -> Iterator[None]:
+    """Turn signals into exceptions inside the block, and remove temporary files at its end, however it ends."""
+    try:
+        with raising_interrupts():
+            yield
+    finally:
+        remove_temporaries()
 
 
 def _show_version(version: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,7 +23,10 @@ Model = Annotated[Path, typer.Argument(help="Model written by `elflow fit`.", me
 Data = Annotated[
     Path,
     typer.Argument(
-        help="Table with a header: .csv, .tsv, .csv.gz, .tsv.gz, .parquet or .pq.", metavar="DATA", show_default=False
+        help="Table: .csv, .tsv, .jsonl, also compressed (.gz, ...), .parquet, .feather, .xlsx; a folder; a pattern "
+        "such as 'data/*.parquet'; - for standard input.",
+        metavar="DATA",
+        show_default=False,
     ),
 ]
 ImageModel = Annotated[
@@ -235,9 +238,12 @@ def parse_kinds(texts: list[str] | None) -> dict[str, str]:
 
 def check_not_input(output: Path | None, *inputs: Path) -> None:
     """Raise an error if writing a file would overwrite one that is read."""
-    for path in inputs:
-        if output is not None and output.exists() and path.exists() and output.samefile(path):
-            raise ValueError(f"--output must not be one of the input files, got {output}")
+    from elflow.io.tables import list_inputs
+
+    if output is None or not output.exists():
+        return
+    if any(output.samefile(file) for path in inputs for file in list_inputs(path)):
+        raise ValueError(f"--output must not be one of the input files, got {output}")
 
 
 def check_output(output: Path, *inputs: Path) -> None:
@@ -338,6 +344,13 @@ def set_threads(threads: int | None) -> None:
 
 
 # Interrupted runs
+
+
+def locking_output(output: Path, is_writer: bool) -> AbstractContextManager[None]:
+    """Hold a lock on the model that a command writes, if this process is the one that writes it."""
+    from elflow._files import locking
+
+    return locking(output) if is_writer else nullcontext()
 
 
 def checkpoint_path(output: Path, resume: bool) -> Path:

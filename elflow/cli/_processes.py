@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from elflow._interrupts import Interrupted
 from elflow.cli._options import describe_checkpoint, rename_argument, set_threads
 from elflow.cli._terminal import note
 
@@ -52,7 +54,7 @@ def is_quiet(fabric: Fabric, quiet: bool) -> bool:
 def start(fabric: Fabric, checkpoint: Path, threads: int | None) -> Iterator[None]:
     """Start the other processes, if there are any, and print how to continue if the training in the block ends early.
 
-    The exit code is 130 after Ctrl-C, and 1 if another process has ended.
+    The exit code is 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, and 1 if another process has ended.
     """
     from elflow.training import LostProcessError, launch, name_lost_process
 
@@ -62,10 +64,10 @@ def start(fabric: Fabric, checkpoint: Path, threads: int | None) -> Iterator[Non
             launch(fabric)
             set_threads(threads)  # after the start, which divides the processors between the processes
             yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted) as error:
         if fabric.is_global_zero:
             note(f"interrupted; {describe_checkpoint(checkpoint)}")
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + getattr(error, "signum", signal.SIGINT)) from None
     except LostProcessError as error:
         note(f"error: {str(error).partition(':')[0]}; {describe_checkpoint(checkpoint)}")
         raise typer.Exit(1) from None

@@ -168,10 +168,16 @@ class Mean:
         values = values[values != -math.inf]
         if not len(values):
             return
-        count, mean = len(values), float(values.mean())
+        mean = float(values.mean())
+        self.merge(len(values), mean, float(((values - mean) ** 2).sum()))
+
+    def merge(self, count: int, mean: float, squares: float) -> None:
+        """Add `count` values, none of them minus infinity, with this mean and sum of squared differences from it."""
+        if not count:
+            return
         total, difference = self.count + count, mean - self.mean
         # Chan's update of a sum of squares: a sum of x^2 would lose all digits to a mean far from zero.
-        self.squares += float(((values - mean) ** 2).sum()) + difference**2 * self.count * count / total
+        self.squares += squares + difference**2 * self.count * count / total
         self.mean += difference * count / total
         self.count = total
 

@@ -155,40 +155,41 @@ def fit_images(
             callback(averaged, entry)
 
     fingerprint = make_fingerprint(images, flow, recipe, len(held_out), seed)
-    if _options.is_finished(output, checkpoint, fingerprint, seconds, resume, quiet):
-        return
-    if not quiet:
-        show_model(flow, len(rows), len(held_out), f"{name}, {size} size")
-    with _processes.start(fabric, checkpoint, threads):
-        best, training = fit(
-            flow,
-            rows,
-            held_out,
-            recipe,
-            seed=seed,
-            checkpoint=checkpoint,
-            fingerprint=fingerprint,
-            log_dir=log_dir,
-            verbose=is_terminal() and not quiet,
-            on_round_end=on_round_end,
-            fabric=fabric,
-        )
-    if not fabric.is_global_zero:
-        return
-    mean = Mean("bits/dim")
-    for bits in iter_bits(best, held_out.x, held_out.context, 1, seed):
-        mean.add(bits)
-    notes = {
-        "fingerprint": fingerprint,
-        "time_limit": seconds,
-        "images": len(rows),
-        "bits_per_dim": mean.mean,
-        "standard_error": mean.standard_error,
-    }
-    elflow.save(best, output, training=training, notes=notes)
-    checkpoint.unlink(missing_ok=True)
-    if not quiet:
-        show([("held-out bits/dim", str(mean)), ("training", training.describe()), ("model", str(output))])
+    with _options.locking_output(output, fabric.is_global_zero):
+        if _options.is_finished(output, checkpoint, fingerprint, seconds, resume, quiet):
+            return
+        if not quiet:
+            show_model(flow, len(rows), len(held_out), f"{name}, {size} size")
+        with _processes.start(fabric, checkpoint, threads):
+            best, training = fit(
+                flow,
+                rows,
+                held_out,
+                recipe,
+                seed=seed,
+                checkpoint=checkpoint,
+                fingerprint=fingerprint,
+                log_dir=log_dir,
+                verbose=is_terminal() and not quiet,
+                on_round_end=on_round_end,
+                fabric=fabric,
+            )
+        if not fabric.is_global_zero:
+            return
+        mean = Mean("bits/dim")
+        for bits in iter_bits(best, held_out.x, held_out.context, 1, seed):
+            mean.add(bits)
+        notes = {
+            "fingerprint": fingerprint,
+            "time_limit": seconds,
+            "images": len(rows),
+            "bits_per_dim": mean.mean,
+            "standard_error": mean.standard_error,
+        }
+        elflow.save(best, output, training=training, notes=notes)
+        checkpoint.unlink(missing_ok=True)
+        if not quiet:
+            show([("held-out bits/dim", str(mean)), ("training", training.describe()), ("model", str(output))])
 
 
 def score_images(

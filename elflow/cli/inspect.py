@@ -1,4 +1,4 @@
-"""Commands that inspect models: `elflow report` and `elflow info`."""
+"""Commands that inspect models: `elflow report`, `elflow info` and `elflow verify`."""
 
 from __future__ import annotations
 
@@ -90,6 +90,35 @@ def info(
     show([*lines, ("elflow version", facts["elflow"])])
     if "columns" in facts:
         show_columns(facts["columns"])
+
+
+def verify(
+    model: Annotated[Path, typer.Argument(help="Model of a table or of images.", metavar="MODEL", show_default=False)],
+) -> None:
+    """Verify a model file: its digest, and that this machine computes the scores it had when it was saved.
+
+    \b
+    Example:
+      elflow verify model.elf
+
+    The exit code is 2 if a check fails.
+    """
+    from elflow import __version__
+    from elflow.verification import verify as verify_model
+
+    with _options.rename_argument("path", "MODEL"):
+        found = verify_model(model)
+    versions = ", ".join(f"{name} {version}" for name, version in found.saved_by.items()) or "not stored"
+    show(
+        [
+            ("model", f"{model}, format version {found.format_version}"),
+            ("digest", found.digest or "none: files of format version 1 have none; save the model again to add one"),
+            ("saved by", versions),
+            ("read by", f"elflow {__version__}, torch {found.torch}"),
+            ("scores", found.describe_scores()),
+            ("round trip", "saving and loading again keeps all weights and scores"),
+        ]
+    )
 
 
 def _collect_facts(path: Path, model: Any, training: Training | None) -> dict[str, Any]:

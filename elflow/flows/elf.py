@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any, Self
 
 import torch
@@ -146,22 +145,6 @@ class ELF(LayeredFlow):
             3
         """
         return cls(**config | {"activation": PiecewiseQuadratic(**config["activation"])})
-
-    @staticmethod
-    def min_numbers(config: dict[str, Any]) -> int:
-        """Lower bound on the number of values that a flow of this configuration stores, without building it.
-
-        Example:
-            >>> flow = ELF(features=3)
-            >>> ELF.min_numbers(flow.config) <= sum(value.numel() for value in flow.state_dict().values())
-            True
-        """
-        sizes = {name: check_count(name, config[name]) for name in ("features", "transforms", "units")}
-        features, context = sizes["features"], check_count("context", config["context"], least=0)
-        hidden = check_counts("hidden_features", config["hidden_features"])
-        has_network = hidden and (features > 1 or context)
-        widths = [features + context, *hidden, features - 1 or 1] if has_network else []
-        return sizes["transforms"] * (sum(a * b for a, b in pairwise(widths)) + features * sizes["units"])
 
     def conditional_cdf(self, x: Tensor, c: Tensor | None = None) -> Tensor:
         """Exact conditional CDF of each feature t, F(x_t | features modelled before t, c).

@@ -13,7 +13,7 @@ from rich.progress import Progress
 from torch import Size, Tensor
 from torch.distributions import Distribution
 
-from elflow._checks import check_bound, check_choice, check_count, check_counts, check_rows
+from elflow._checks import check_bound, check_choice, check_count, check_rows
 from elflow.activations import FELU, PiecewiseQuadratic, check_activation
 from elflow.flows._image_input import ImageContext, Images, check_images, encode_context
 from elflow.flows.levels import Levels
@@ -25,8 +25,6 @@ from elflow.transforms import invert, warn_not_converged
 
 __all__ = ["ImageELF"]
 
-MAX_SCALES = 32
-"""Maximum number of scales of a model in a file."""
 N_INITIAL_IMAGES = 512
 """Number of images that initialise the ActNorms."""
 MAX_NUMBERS_AT_ONCE = 2**18
@@ -131,21 +129,6 @@ class ImageELF(InitializesParts):
     def from_config(cls, config: dict[str, Any]) -> Self:
         """Build an untrained flow from the configuration of another one, `flow.config`."""
         return cls(**config | {"activation": PiecewiseQuadratic(**config["activation"])})
-
-    @staticmethod
-    def min_numbers(config: dict[str, Any]) -> int:
-        """Lower bound on the number of values that a flow of this configuration stores, without building it."""
-        names = "scales", "transforms", "units", "channels", "blocks"
-        scales, transforms, units, channels, blocks = (check_count(name, config[name]) for name in names)
-        if scales > MAX_SCALES:
-            raise ValueError(f"scales must be at most {MAX_SCALES}, got {scales}")
-        shape = check_counts("shape", config["shape"])
-        context = sum(check_count(name, config[name], least=0) for name in ("classes", "context"))
-        layer = blocks * channels * (5 * channels + context) + channels * units
-        noise = 0
-        if config["dequantization"] == "variational":
-            noise = ImageNoise.min_numbers(units, channels, blocks, config.get("noise_sizes") or {})
-        return 2 * math.prod(shape) + scales * transforms * layer + noise
 
     @property
     def levels(self) -> int:

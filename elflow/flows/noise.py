@@ -55,13 +55,6 @@ class ImageNoise(InitializesParts):
         )
         self.flow = MultiscaleELF(shape, N_CHANNELS, scales=1, transforms=transforms, image=True, **sizes)
 
-    @staticmethod
-    def min_numbers(units: int, channels: int, blocks: int, sizes: object) -> int:
-        """Lower bound on the number of values of the flow of the noise; `sizes` are those that differ."""
-        defaults = {"transforms": N_TRANSFORMS, "units": units, "channels": channels, "blocks": blocks}
-        own = defaults | check_noise_sizes(sizes)
-        return own["transforms"] * own["channels"] * (5 * own["blocks"] * own["channels"] + own["units"])
-
     def forward(self, levels: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Draw a point in each cell.
 

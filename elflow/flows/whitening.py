@@ -166,15 +166,20 @@ class Whitening(DataInitialized, LazyTransform):
     def extra_repr(self) -> str:
         return f"features={self.features}, start={self.start!r}, order={list(self.order)}"
 
-    def forward(self, c: Tensor | None = None) -> TriangularTransform:
+    def compute_parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """loc `(K,)`, the strictly lower triangular L `(K, K)`, s `(K,)` and B `(K, context)`."""
         matrix, log_scale = self.matrix, self.matrix[:, 1:].diagonal()
         if self.change is not None:
             change = self.change[:, 1:].diagonal()
             log_scale = log_scale + change / (1 + change.abs() / MAX_LOG_CHANGE)
             matrix = matrix + self.change
         loc, lower, coefficients = matrix.tensor_split([1, 1 + self.features], 1)
-        loc = loc[:, 0] if c is None else loc[:, 0] + multiply(c, coefficients.T)
-        return TriangularTransform(loc, lower.tril(-1), log_scale, self.order)
+        return loc[:, 0], lower.tril(-1), log_scale, coefficients
+
+    def forward(self, c: Tensor | None = None) -> TriangularTransform:
+        loc, lower, log_scale, coefficients = self.compute_parts()
+        loc = loc if c is None else loc + multiply(c, coefficients.T)
+        return TriangularTransform(loc, lower, log_scale, self.order)
 
     @torch.no_grad()
     def initialize(self, x: Tensor, c: Tensor | None = None) -> None:
@@ -206,6 +211,31 @@ class Whitening(DataInitialized, LazyTransform):
         matrix[:, 0] = mean
         self._set_inverse(matrix, torch.linalg.inv(torch.linalg.cholesky(covariance.double())))
         self.initialized.fill_(True)
+
+    @torch.no_grad()
+    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean `(K,)`, its coefficients of the context `(K, context)`, and covariance `(K, K)` of a Gaussian.
+
+        It is the Gaussian that the layer maps to a standard normal distribution, with the features in the order of the
+        data, in double precision.
+
+        Example:
+            >>> whitening = Whitening(features=2, order=[1, 0])
+            >>> whitening.set_moments(torch.tensor([3.0, 5.0]), torch.tensor([[4.0, 1.0], [1.0, 1.0]]))
+            >>> mean, _, covariance = whitening.moments()
+            >>> mean, covariance
+            (tensor([5., 3.], dtype=torch.float64), tensor([[1.0000, 1.0000],
+                    [1.0000, 4.0000]], dtype=torch.float64))
+        """
+        change = 0.0 if self.change is None else self.change.double()
+        loc, _, coefficients = (self.matrix.double() + change).tensor_split([1, 1 + self.features], 1)
+        transform = self()
+        scale, lower = transform.log_scale.double().exp(), transform.lower.double()
+        identity = torch.eye(self.features, dtype=torch.double)
+        factor = torch.linalg.inv(scale.cpu()[:, None] * (identity + lower.cpu()))
+        order = torch.tensor(self.order).argsort()
+        covariance = (factor @ factor.T)[order][:, order]
+        return loc[order, 0].cpu(), coefficients[order].cpu(), covariance
 
     def _set_inverse(self, matrix: Tensor, inverse: Tensor) -> None:
         """Set the start from a matrix with loc and B, and the triangular matrix to multiply by, `(K, K)`."""

@@ -1,10 +1,9 @@
-"""Table files, text or Parquet: column names, and values in blocks."""
+"""Files with one table each, text or Parquet: column names, and values in blocks."""
 
 from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,6 @@ import pyarrow.parquet as pq
 from elflow._checks import join_names
 from elflow.io import _cast, csv
 
-FORMATS = {
-    **dict.fromkeys([".csv", ".tsv", ".csv.gz", ".tsv.gz"], "text"),
-    **dict.fromkeys([".parquet", ".pq"], "parquet"),
-}
-"""Format by file name suffix."""
 INDEX_PREFIX = "__index_level_"
 """Prefix of the columns that pandas adds to a Parquet file for its index."""
 BLOCK_ROWS = 65_536
@@ -44,9 +38,25 @@ class Source(ABC):
     """Number of rows, or the size of the file in bytes if the number of rows is unknown."""
     done = 0
     """Number of bytes read so far."""
+    row_groups: list[int] | None = None
+    """Row groups of a Parquet file to read; None for all."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of all files."""
+        return sum(size for _, size, _ in self.list_stamps())
+
+    def list_stamps(self) -> list[tuple[str, int, int]]:
+        """Name, size and time of the last change of each file: other content has another stamp."""
+        status = self.path.stat()
+        return [(str(self.path), status.st_size, status.st_mtime_ns)]
+
+    def list_types(self) -> dict[str, pa.DataType]:
+        """Type of each column as the file stores it."""
+        return dict.fromkeys(self.names, pa.string())
 
     @abstractmethod
     def read_blocks(self, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -58,6 +68,10 @@ class Source(ABC):
 
     def settle_decimal(self, columns: Iterable[pa.ChunkedArray]) -> str:
         """The decimal sign of numbers in text, detected in these columns if no number before has had one."""
+        if self.is_text and self.decimal is None:
+            columns = list(columns)
+            found = [sign for sign, pattern in csv.DECIMAL_PATTERNS.items() if _has_match(columns, sign, pattern)]
+            self.decimal = found[0] if found else None
         return self.decimal or "."
 
     def check_columns(self, columns: Sequence[str]) -> list[str]:
@@ -86,13 +100,6 @@ class TextSource(Source):
 
         return csv.read_blocks(self.path, self.dialect, columns, on_read=set_done)
 
-    def settle_decimal(self, columns: Iterable[pa.ChunkedArray]) -> str:
-        if self.decimal is None:
-            columns = list(columns)
-            found = [sign for sign, pattern in csv.DECIMAL_PATTERNS.items() if _has_match(columns, sign, pattern)]
-            self.decimal = found[0] if found else None
-        return self.decimal or "."
-
     def convert_column(self, name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
         text = _cast.trim_text(values, self.missing)
         result = _cast.infer_type(text, self.decimal or ".")
@@ -105,19 +112,34 @@ class TextSource(Source):
         return result
 
 
-class ParquetSource(Source):
-    """A Parquet file, whose columns have types."""
+class TypedSource(Source):
+    """A file whose columns have types."""
 
     is_text = False
+    _types: dict[str, pa.DataType]
 
     def __init__(self, path: Path, na_values: Sequence[str]) -> None:
         super().__init__(path)
+        self.missing = tuple(na_values)
+
+    def list_types(self) -> dict[str, pa.DataType]:
+        return {name: self._types[name] for name in self.names}
+
+    def convert_column(self, name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        return convert_typed(name, values, self.missing)
+
+
+class ParquetSource(TypedSource):
+    """A Parquet file."""
+
+    def __init__(self, path: Path, na_values: Sequence[str]) -> None:
+        super().__init__(path, na_values)
         with self._open() as file:
+            self._types = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
             self.names = [name for name in file.schema_arrow.names if not name.startswith(INDEX_PREFIX)]
             self.rows = self.total = file.metadata.num_rows
         if not self.total:
             raise ValueError(f"{path} has no rows")
-        self.missing = tuple(na_values)
 
     def _open(self) -> Any:
         try:
@@ -129,19 +151,21 @@ class ParquetSource(Source):
     def read_blocks(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         with self._open() as file:
             try:
-                for batch in file.iter_batches(BLOCK_ROWS, columns=list(columns)):
+                for batch in file.iter_batches(BLOCK_ROWS, row_groups=self.row_groups, columns=list(columns)):
                     yield pa.Table.from_batches([batch]).select(list(columns)).replace_schema_metadata(None)
             except (pa.ArrowInvalid, OSError) as error:
                 raise ValueError(f"{self.path} is damaged: {error}") from None
 
-    def convert_column(self, name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        values = _cast.simplify_type(name, values)
-        if self.missing and pa.types.is_dictionary(values.type):
-            values = pc.cast(values, values.type.value_type)
-        if self.missing and _cast.is_text(values.type):
-            absent = pc.is_in(values, pa.array(self.missing, values.type))
-            values = pc.if_else(absent, pa.scalar(None, values.type), values)
-        return values
+
+def convert_typed(name: str, values: pa.ChunkedArray, missing: Sequence[str]) -> pa.ChunkedArray:
+    """Values with types, reduced to those that a table may have, and null where they are in `missing`."""
+    values = _cast.simplify_type(name, values)
+    if missing and pa.types.is_dictionary(values.type):
+        values = pc.cast(values, values.type.value_type)
+    if missing and _cast.is_text(values.type):
+        absent = pc.is_in(values, pa.array(missing, values.type))
+        values = pc.if_else(absent, pa.scalar(None, values.type), values)
+    return values
 
 
 def _has_match(columns: Iterable[pa.ChunkedArray], sign: str, pattern: str) -> bool:
@@ -151,29 +175,3 @@ def _has_match(columns: Iterable[pa.ChunkedArray], sign: str, pattern: str) -> b
         for values in columns
         if pc.any(pc.match_substring(values, sign)).as_py()  # ten times as fast
     )
-
-
-def open_source(path: Path, na_values: Sequence[str]) -> Source:
-    """Open a file by the format that its name implies, and check that it holds a table."""
-    if isinstance(na_values, str):
-        raise TypeError(f"na_values must be a sequence of strings, got {na_values!r}")
-    if path.is_dir():
-        raise IsADirectoryError(f"path must be a file, got the folder {path}")
-    if not path.exists():
-        raise FileNotFoundError(f"path must be an existing file, got {path}")
-    format_name = detect_format(path)
-    if path.is_file() and not path.stat().st_size:
-        raise ValueError(f"{path} is empty: a table must have a header with column names, and rows")
-    source = TextSource(path, na_values) if format_name == "text" else ParquetSource(path, na_values)
-    duplicates = [name for name, count in Counter(source.names).items() if count > 1]
-    if duplicates:
-        raise ValueError(f"{path} must name each column once, got {join_names(duplicates)} several times")
-    return source
-
-
-def detect_format(path: Path) -> str:
-    """`"text"` or `"parquet"`, by the name of the file."""
-    for suffix, format_name in FORMATS.items():
-        if path.name.lower().endswith(suffix):
-            return format_name
-    raise ValueError(f"{path} has an unsupported format; supported: {', '.join(FORMATS)}")

@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
+from elflow.io._compression import open_stream
+
 __all__ = ["Dialect", "read_blocks", "sniff"]
 
 SEPARATORS = (",", ";", "\t", "|")
@@ -57,7 +59,7 @@ def sniff(path: Path) -> Dialect:
     """Detect the format of a text table from its first rows.
 
     Arguments:
-        path: A text file in UTF-8, which may be compressed by gzip (`.gz`).
+        path: A text file in UTF-8, which may be compressed (`.gz`, `.bz2`, `.zst`, `.lz4`, `.xz`).
 
     Example:
         >>> import tempfile
@@ -119,7 +121,7 @@ def read_blocks(
         [{'b': ['x', 'y']}]
     """
     read = _read_with_python if dialect.has_padded_quotes else _read_with_arrow
-    stream, file = _open(path)
+    stream, file = open_stream(path)
     n_rows = 0
     with file, stream:
         ended = _EndedStream(stream, (dialect.separator.join([END] * len(dialect.names))).encode())
@@ -162,12 +164,6 @@ def _remove_end(path: Path, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
             yield table
     if not has_end:
         raise ValueError(f"{path} must close every quotation mark, got an open one in row {n_rows}, its last")
-
-
-def _open(path: Path) -> tuple[Any, Any]:
-    """The stream of decompressed bytes, and the file below it, whose position is the progress."""
-    file = pa.OSFile(str(path), "rb")
-    return (pa.CompressedInputStream(file, "gzip") if path.suffix == ".gz" else file), file
 
 
 def _read_with_arrow(path: Path, dialect: Dialect, columns: Sequence[str], stream: Any) -> Iterator[pa.Table]:
@@ -289,7 +285,7 @@ def _long_fields() -> Iterator[None]:
 
 def _read_beginning(path: Path, size: int) -> tuple[str, bool]:
     """The first lines as text, without an incomplete last line, and whether they are the whole file."""
-    stream, file = _open(path)
+    stream, file = open_stream(path)
     with file, stream:
         try:
             sample = stream.read(size)

@@ -1,8 +1,7 @@
-"""Tables in CSV and Parquet files: reading, reading in blocks, and writing in blocks."""
+"""Tables in files: reading, reading in blocks, and writing in blocks."""
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import sys
@@ -21,9 +20,21 @@ from elflow._checks import check_count, join_names
 from elflow._files import replacing
 from elflow.io import _cast
 from elflow.io._cast import ColumnType
-from elflow.io._sources import Source, detect_format, open_source
+from elflow.io._compression import compress, find_codec
+from elflow.io._open import detect_format, list_inputs, open_source
+from elflow.io._sources import Source
+from elflow.io._writers import open_block_writer
 
-__all__ = ["ColumnType", "TableScan", "TableWriter", "read_names", "read_table", "scan_table"]
+__all__ = [
+    "ColumnType",
+    "TableScan",
+    "TableWriter",
+    "TooLargeError",
+    "list_inputs",
+    "read_names",
+    "read_table",
+    "scan_table",
+]
 
 PathLike = str | os.PathLike[str]
 Block = TypeVar("Block", pa.Table, pd.DataFrame)
@@ -40,6 +51,10 @@ TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S%z"]
 """Formats of days and of seconds in text. Finer times are formatted by pandas."""
 
 
+class TooLargeError(ValueError):
+    """Error of a table that needs more memory than is allowed."""
+
+
 def read_table(
     path: PathLike,
     na_values: Sequence[str] = (),
@@ -47,14 +62,16 @@ def read_table(
     drop: Sequence[str] = (),
     max_memory: int | None = None,
 ) -> pd.DataFrame:
-    """Read a table from a file.
+    """Read a table from a file, or from several files.
 
     A text file must have a header. Its separator is detected (comma, semicolon, tab or vertical bar), and so are the
     types of its columns: integers, floats, booleans, ISO dates and times, and otherwise text. White space around values
     is ignored. Codes with leading zeros are text. Integers with missing values have the dtype `Int64`.
 
     Arguments:
-        path: A `.csv`, `.tsv`, `.csv.gz`, `.tsv.gz`, `.parquet` or `.pq` file.
+        path: A file: `.csv`, `.tsv` or `.jsonl`, which may be compressed (`.gz`, `.bz2`, `.zst`, `.lz4`, `.xz`),
+            `.parquet`, `.feather` or, with openpyxl, `.xlsx`; a folder or a pattern such as `data/*.parquet` of files
+            with the same columns, where folders `name=value` are columns as well; or `-` for standard input.
         na_values: Strings to treat as missing, besides the empty string, `NA`, `NaN`, `null`, etc.
         columns: Names of the columns to read, in this order; by default all columns.
         drop: Names of columns not to read.
@@ -116,7 +133,7 @@ def _limit_memory(
     for block in blocks:
         size, n_rows = size + measure(block), n_rows + len(block)
         if size > limit:
-            raise ValueError(
+            raise TooLargeError(
                 f"max_memory must be at least the size of the values of {path}, got {limit:,} bytes, which its first "
                 f"{n_rows:,} rows exceed: raise it, or read fewer columns"
             )
@@ -146,6 +163,7 @@ def scan_table(
     batch_rows: int = 65_536,
     na_values: Sequence[str] = (),
     extra: bool = False,
+    row_groups: Sequence[int] | None = None,
 ) -> TableScan:
     """Read a table in blocks, with the columns and dtypes of a model, in a bounded amount of memory.
 
@@ -156,6 +174,7 @@ def scan_table(
         na_values: As for `read_table`.
         extra: Whether to keep columns that the model does not have, after the others. Those of a text file are read as
             text. By default they are dropped, with a warning.
+        row_groups: Row groups of a Parquet file to read; by default all of them.
 
     Example:
         >>> import tempfile
@@ -168,11 +187,14 @@ def scan_table(
         [1.0, 2.0]
         [3.0]
     """
-    return TableScan(path, like, batch_rows, na_values, extra)
+    scan = TableScan(path, like, batch_rows, na_values, extra)
+    if row_groups is not None:
+        scan.select_row_groups(row_groups)
+    return scan
 
 
 class TableScan:
-    """Iterable over the blocks of a table, made by `scan_table`; the index of each block numbers its rows in the file.
+    """Iterable over the blocks of a table, made by `scan_table`.
 
     Example:
         >>> import tempfile
@@ -203,6 +225,12 @@ class TableScan:
             warnings.warn(f"ignoring {count} of {path} {verb} not in the model: {join_names(others)}", stacklevel=3)
         self._extra = others if extra else []
         self.rows, self.total, self.done = self._source.rows, self._source.total, 0
+
+    def select_row_groups(self, row_groups: Sequence[int]) -> None:
+        """Read these row groups of a Parquet file only."""
+        metadata = pq.ParquetFile(self.path).metadata
+        self._source.row_groups = list(row_groups)
+        self.rows = self.total = sum(metadata.row_group(group).num_rows for group in row_groups)
 
     def __iter__(self) -> Iterator[pd.DataFrame]:
         self.done, row = 0, 0
@@ -238,15 +266,15 @@ class TableScan:
             if source.is_text:
                 values = _cast.trim_text(values, source.missing)
             series[name] = _cast.to_pandas(values)
-        return pd.DataFrame(series).set_axis(pd.RangeIndex(row, row + len(table)))
+        return pd.DataFrame(series)
 
 
 class TableWriter:
     """Writer of a table in blocks. The file appears only when it is complete.
 
     Arguments:
-        path: A `.csv`, `.tsv`, `.csv.gz`, `.tsv.gz` or `.parquet` file, which is overwritten; `-` writes CSV to the
-            standard output.
+        path: A file, which is overwritten, in a format of `read_table` by its suffix; `-` writes CSV to the standard
+            output.
         csv_safe: Whether to put an apostrophe before text that a spreadsheet would run as a formula, in values and in
             column names: text that begins with `=`, `+`, `-`, `@`, a tab or a carriage return. For text files only.
 
@@ -263,7 +291,8 @@ class TableWriter:
     def __init__(self, path: PathLike, csv_safe: bool = False) -> None:
         self.path, self.csv_safe = Path(path), csv_safe
         self.rows = 0
-        self._is_text = str(path) == "-" or detect_format(self.path) == "text"
+        self._format = "text" if str(path) == "-" else detect_format(self.path)
+        self._is_text = self._format == "text"
         if csv_safe and not self._is_text:
             raise ValueError(f"csv_safe must be False unless a text file is written, got True for {path}")
         self._separator = "\t" if ".tsv" in self.path.suffixes[-2:] else ","
@@ -273,7 +302,8 @@ class TableWriter:
             raise FileNotFoundError(f"path must be in an existing folder, got {path}")
         self._stack = ExitStack()
         self._sink: Any = None
-        self._parquet: Any = None
+        self._blocks: Any = None
+        self._schema: pa.Schema | None = None
         self._resolution: dict[str, int] = {}
         """By column: 0 if all times so far are whole days, 1 if they are whole seconds, else 2."""
 
@@ -287,11 +317,11 @@ class TableWriter:
                 if not target.exists() or target.is_file():  # pipes and devices are written to, not replaced
                     target = stack.enter_context(replacing(target.resolve()))
                 raw: Any = stack.enter_context(target.open("wb"))
-                if self._is_text and self.path.suffix == ".gz":
-                    raw = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
+                if codec := find_codec(self.path):
+                    raw = stack.enter_context(compress(raw, codec))
                 self._sink = (
                     stack.enter_context(io.TextIOWrapper(raw, "utf-8", newline="", write_through=True))
-                    if self._is_text
+                    if self._format in ("text", "json")
                     else raw
                 )
             self._stack = stack.pop_all()
@@ -312,11 +342,14 @@ class TableWriter:
             text = self._format_times(frame)
             text = _disarm_formulas(text) if self.csv_safe else text
             text.to_csv(self._sink, sep=self._separator, index=False, header=not self.rows)
+        elif self._format == "json":
+            self._format_times(frame).to_json(self._sink, orient="records", lines=True, date_format="iso")
         else:
-            if self._parquet is None:
-                self._parquet = self._stack.enter_context(pq.ParquetWriter(self._sink, _infer_schema(frame)))
-            table = pa.Table.from_pandas(frame, schema=self._parquet.schema, preserve_index=False)
-            self._parquet.write_table(table)
+            if self._schema is None:
+                self._schema = _infer_schema(frame)
+                writer = open_block_writer(self._format, self._sink, self._schema)
+                self._blocks = self._stack.enter_context(writer)
+            self._blocks.write_table(pa.Table.from_pandas(frame, schema=self._schema, preserve_index=False))
         self.rows += len(frame)
 
     def _format_times(self, frame: pd.DataFrame) -> pd.DataFrame:

@@ -63,6 +63,7 @@ class Hypernetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.units = units
+        self.context = context
         self.parametrization = parametrization
         self.free = () if context else (order[0],)
         self.dependent = tuple(feature for feature in range(features) if feature not in self.free)

@@ -1,29 +1,53 @@
 """Densities of tables: `FlowDensity`, its schema and columns, and helpers for tables of any library."""
 
+from elflow.tabular._defaults import default_recipe
 from elflow.tabular._flow import SAMPLE_BLOCK
+from elflow.tabular._given import MISSING
+from elflow.tabular._info import Info, PoorSampleWarning, warn_if_poor
 from elflow.tabular._random import RandomState, as_generator
+from elflow.tabular._split import Split
+from elflow.tabular._subset_queries import Marginal
 from elflow.tabular.columns import COLUMN_KINDS, Column
 from elflow.tabular.conditional import Conditional
 from elflow.tabular.estimator import N_DRAWS, FlowDensity
-from elflow.tabular.frames import ContextTable, Table, as_frame, digest, fingerprint, from_frame, table_kind
+from elflow.tabular.frames import (
+    ContextTable,
+    Table,
+    as_frame,
+    digest,
+    fingerprint,
+    from_frame,
+    number_rows_from,
+    table_kind,
+)
+from elflow.tabular.imputer import FlowImputer
 from elflow.tabular.schema import OutsideBoundsWarning, Schema
 
 __all__ = [
     "COLUMN_KINDS",
+    "MISSING",
     "N_DRAWS",
     "SAMPLE_BLOCK",
     "Column",
     "Conditional",
     "ContextTable",
     "FlowDensity",
+    "FlowImputer",
+    "Info",
+    "Marginal",
     "OutsideBoundsWarning",
+    "PoorSampleWarning",
     "RandomState",
     "Schema",
+    "Split",
     "Table",
     "as_frame",
     "as_generator",
+    "default_recipe",
     "digest",
     "fingerprint",
     "from_frame",
+    "number_rows_from",
     "table_kind",
+    "warn_if_poor",
 ]

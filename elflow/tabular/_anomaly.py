@@ -5,28 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
+from elflow.tabular._arrays import FloatArray
 
-__all__ = ["rank_log_density", "select_reference", "summarize_log_density"]
+__all__ = ["rank_log_density", "summarize_log_density"]
 
-MIN_REFERENCE_ROWS = 100
-"""Number of validation rows below which rows are compared with training rows, too."""
-MAX_REFERENCE_ROWS = 5_000
-"""Maximum number of rows that others are compared with."""
 N_QUANTILES = 1_000
 """Number of quantiles that are stored of these rows' log-densities."""
 TAIL_SHARE, MIN_TAIL = 0.1, 10
 """Fraction, and minimum number, of the quantiles to which the tail is fitted: the lowest ones."""
 MAX_SCORE = 1e300
 """Score of a row with density zero: finite, since scikit-learn's metrics refuse infinity."""
-
-
-def select_reference(is_validation: BoolArray, seed: int) -> IntArray:
-    """Indices of the rows that others are compared with: validation rows, or any if these are few."""
-    candidates = np.flatnonzero(is_validation)
-    if len(candidates) < MIN_REFERENCE_ROWS:
-        candidates = np.arange(len(is_validation))
-    return np.random.RandomState(seed).permutation(candidates)[:MAX_REFERENCE_ROWS]
 
 
 def summarize_log_density(log_density: FloatArray) -> FloatArray:

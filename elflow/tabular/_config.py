@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
 
-from elflow._checks import check_count
+from elflow._json_types import check_arguments, check_json
+from elflow._sizes import check_integers
 from elflow.activations import PiecewiseQuadratic
-from elflow.flows.named import min_numbers
+from elflow.flows.named import check_options
 from elflow.tabular._flow import MIXTURE_OPTIONS, build_model
 from elflow.tabular.schema import Schema
 from elflow.training import Training
@@ -17,12 +18,37 @@ from elflow.training import Training
 if TYPE_CHECKING:
     from elflow.tabular.estimator import FlowDensity
 
-__all__ = ["get_config", "min_config_numbers", "set_config"]
+__all__ = ["check_config", "get_config", "set_config"]
 
 D = TypeVar("D", bound="FlowDensity")
 
-FITTED = ["options_", "n_rows_", "n_parameters_", "seed_", "warnings_"]
-"""Fitted attributes that are stored unchanged."""
+
+class Fitted(TypedDict):
+    """Fitted attributes that are stored unchanged."""
+
+    options_: dict[str, Any]
+    n_rows_: int
+    n_parameters_: int
+    seed_: int
+    warnings_: list[str]
+
+
+class MixtureOptions(TypedDict):
+    """Options of a mixture."""
+
+    members: list[tuple[int, str]]
+    components: int
+
+
+class Config(TypedDict):
+    """Configuration of a fitted density."""
+
+    parameters: dict[str, Any]
+    schema: Schema
+    context_schema: Schema | None
+    fitted: Fitted
+    hash_limit: int | None
+    reference_scores: list[float]
 
 
 def get_config(density: FlowDensity) -> dict[str, Any]:
@@ -34,7 +60,7 @@ def get_config(density: FlowDensity) -> dict[str, Any]:
         "parameters": _encode_activations(parameters, "flow_options"),
         "schema": density.schema_.to_dict(),
         "context_schema": None if context_schema is None else context_schema.to_dict(),
-        "fitted": _encode_activations({name: getattr(density, name) for name in FITTED}, "options_"),
+        "fitted": _encode_activations({name: getattr(density, name) for name in Fitted.__annotations__}, "options_"),
         "hash_limit": None if density.row_hashes_ is None else density.row_hashes_.limit,
         "reference_scores": density.reference_scores_.tolist(),
     }
@@ -48,7 +74,7 @@ def set_config(density: D, config: dict[str, Any], training: dict[str, Any] | No
     density.schema_ = schema = Schema.from_dict(config["schema"])
     context_schema = config["context_schema"]
     density.context_schema_ = None if context_schema is None else Schema.from_dict(context_schema)
-    for name in FITTED:
+    for name in Fitted.__annotations__:
         setattr(density, name, config["fitted"][name])
     density.reference_scores_ = np.array(config["reference_scores"], np.float64)
     density.n_features_in_ = len(schema.columns) + len(schema.ignored)
@@ -63,16 +89,24 @@ def set_config(density: D, config: dict[str, Any], training: dict[str, Any] | No
     return density
 
 
-def min_config_numbers(config: dict[str, Any]) -> int:
-    """Minimum number of numbers in the file of a density of this configuration, without building it."""
-    schema = Schema.from_dict(config["schema"])
-    context_schema = config["context_schema"]
-    context = 0 if context_schema is None else Schema.from_dict(context_schema).context_features
-    fitted = config["fitted"]["options_"]
-    options = {key: value for key, value in fitted.items() if key not in MIXTURE_OPTIONS}
-    features = check_count("features", schema.features)
-    flow = min_numbers(config["parameters"]["flow"], features, context, options)
-    return sum(features**2 if member == "gaussian" else flow for _, member in fitted["members"])
+def check_config(density: type[FlowDensity], config: dict[str, Any], n_values: int) -> None:
+    """Raise an error that names the first entry of a configuration whose type or size is wrong.
+
+    Arguments:
+        density: The class `FlowDensity`.
+        config: The configuration, from JSON.
+        n_values: Number of values of the weights in the same file.
+    """
+    check_json(config, Config, "config")
+    parameters, options = config["parameters"], config["fitted"]["options_"]
+    check_arguments(density, parameters, "config.parameters")
+    mixture = {name: value for name, value in options.items() if name in MIXTURE_OPTIONS}
+    check_json(mixture, MixtureOptions, "config.fitted.options_")
+    arguments = {name: value for name, value in options.items() if name not in MIXTURE_OPTIONS}
+    check_options(parameters["flow"], arguments, "config.fitted.options_")
+    if parameters["flow_options"] is not None:
+        check_options(parameters["flow"], parameters["flow_options"], "config.parameters.flow_options")
+    check_integers(options, n_values, "config.fitted.options_")
 
 
 def _encode_activations(parts: dict[str, Any], name: str) -> dict[str, Any]:

@@ -22,10 +22,12 @@ RACE_SHARE = 0.1
 """Share of the training after which, with more rows, only the better flow is trained further."""
 MIN_STEPS, MAX_STEPS, STEPS_PER_ROOT_ROW = 500, 20_000, 30
 """Minimum and maximum of the default number of training steps, and its ratio to the root of the number of rows."""
-N_ROUNDS = 30
-"""Number of rounds of a training, except that rounds have at most 200 steps."""
+N_ROUNDS, N_EARLY_ROUNDS = 30, 3
+"""Number of rounds of a training, except that rounds have at most 200 steps, and of earlier ones within the first."""
+DECAY_PER_FEATURE, MAX_DECAY = 600.0, 5.0
+"""Weight decay, times the number of rows per feature, and its maximum."""
 MIN_ROWS_PER_FEATURE = 100
-"""Number of rows per feature below which training has strong weight decay, small batches and a low learning rate."""
+"""Number of rows per feature below which training has small batches and a low learning rate."""
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
@@ -63,14 +65,14 @@ def default_options(flow: str, rows: int, features: int) -> dict[str, Any]:
 
     Example:
         >>> default_options("elf", rows=10_000, features=5)
-        {'transforms': 5, 'hidden_features': (128, 128), 'units': 16}
+        {'transforms': 3, 'hidden_features': (128, 128), 'units': 32}
     """
     is_wide = features >= VERY_MANY_FEATURES and rows >= 50_000
     width = 256 if is_wide else 128 if rows >= 1_000 else 64
-    is_shallow = features >= MANY_FEATURES or has_few_rows(rows, features)
+    is_shallow = flow == "elf" or features >= MANY_FEATURES or has_few_rows(rows, features)
     options: dict[str, Any] = {"transforms": 3 if is_shallow else 5, "hidden_features": (width, width)}
     if flow == "elf":
-        return options | {"units": 8 if is_wide else 16}
+        return options | {"units": 8 if is_wide else 16 if features >= MANY_FEATURES else 32}
     return options if flow in ("maf", "nsf") else {}
 
 
@@ -111,11 +113,12 @@ def default_recipe(rows: int, features: int, **declared: Any) -> Recipe:
         "schedule": "cosine",
         "batch_size": batch_size,
         "round_steps": round_steps,
+        "early_rounds": N_EARLY_ROUNDS,
         "max_steps": max_steps,
         "patience": max(N_ROUNDS, max_steps // round_steps) // 3,
         "race_steps": None if rows <= MAX_ENSEMBLE_ROWS else max(1, round(RACE_SHARE * max_steps)),
         "plateau_patience": 5,
-        "weight_decay": 5.0 if is_scarce else min(2.0, 1.5e5 * (features / rows) ** 2),
+        "weight_decay": min(MAX_DECAY, DECAY_PER_FEATURE * features / rows),
     }
     return Recipe(**settings | {name: value for name, value in declared.items() if value is not None})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ import torch
 from scipy.stats import qmc
 from torch import Tensor, nn
 
+from elflow.flows.compiled import CompiledDensity, compile_density
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.named import build_flow
 from elflow.flows.whitening import Gaussian, Whitened
 from elflow.kernels import NonFiniteError
-from elflow.tabular._arrays import BoolArray, FloatArray
+from elflow.tabular._arrays import FloatArray
 from elflow.tabular._random import use_generator
 from elflow.tabular.schema import Schema
 from elflow.training import Rows
@@ -27,12 +29,12 @@ __all__ = [
     "build_model",
     "count_components",
     "count_parameters",
+    "draw_quasi_random",
     "encode_context",
     "encode_rows",
     "iter_samples",
     "measure_inverse_residual",
     "score_rows",
-    "split_mask",
     "stack_members",
     "to_single",
 ]
@@ -47,13 +49,6 @@ MAX_SCORED_ROWS = 2**16
 """Maximum number of rows, times draws, that are scored at a time."""
 SAMPLE_BLOCK = 2**16
 """Number of rows that are sampled at a time."""
-
-
-def split_mask(count: int, fraction: float, seed: int) -> BoolArray:
-    """Random mask of the validation rows, `(count,)`: at least one, and at most all but two."""
-    mask = np.zeros(count, dtype=bool)
-    mask[np.random.RandomState(seed).permutation(count)[: min(max(1, round(fraction * count)), count - 2)]] = True
-    return mask
 
 
 def build_model(
@@ -148,12 +143,12 @@ def count_components(model: Dequantized) -> int:
 def encode_rows(
     schema: Schema, frame: pd.DataFrame, context: Tensor | None = None, weight: FloatArray | None = None
 ) -> Rows:
-    """Encode a frame of N rows as tensors, with its encoded context `(N, context)` and weights `(N,)` of mean 1.
+    """Encode a frame of N rows as tensors, with its encoded context `(N, context)` and weights `(N,)`.
 
     All tensors are in double precision, in which the fitted flow computes. In single precision, the score of a row
     would depend on the other rows of its batch and on the number of threads, by the rounding of matrix products.
     """
-    w = None if weight is None else torch.from_numpy(weight / weight.mean())
+    w = None if weight is None else torch.from_numpy(weight)
     return Rows(Cells(*(torch.from_numpy(part).double() for part in schema.encode(frame))), context, w)
 
 
@@ -176,13 +171,32 @@ def score_rows(model: Dequantized, rows: Rows, n_draws: int) -> FloatArray:
     """Log-density of each row, `(N,)`, averaged over `n_draws` points of its cells; all rows share the points."""
     n_cells = len(model.cells)
     n_draws = n_draws if n_cells else 1
-    noise = torch.from_numpy(draw_quasi_random(n_draws, n_cells)[:, None]) if n_cells else None
+    noise = torch.from_numpy(draw_quasi_random(n_draws, n_cells)) if n_cells else None
+    compiled = compile_density(model.flow)
+    score = partial(_score_block, model) if compiled is None else partial(_score_compiled, model, compiled)
     blocks = []
     for start in range(0, len(rows), size := max(1, MAX_SCORED_ROWS // n_draws)):
-        block = rows.take(slice(start, start + size))
-        bounds = model(block.context).log_prob(block.x, noise).double()
-        blocks.append(torch.logsumexp(bounds, 0) - np.log(n_draws) if n_cells else bounds)
+        bounds = score(rows.take(slice(start, start + size)), noise).cpu().double()
+        blocks.append(torch.logsumexp(bounds, 1) - np.log(n_draws) if n_cells else bounds)
     return torch.cat(blocks).numpy() if blocks else np.zeros(0)
+
+
+def _score_block(model: Dequantized, rows: Rows, noise: Tensor | None) -> Tensor:
+    """Bounds of N rows by torch, `(N,)`; with noise `(D, C)`, D bounds for each, `(N, D)`."""
+    context = None if rows.context is None else rows.context.to(model.device)
+    if noise is None:
+        return model(context).log_prob(rows.x)
+    return model(context).log_prob(rows.x, noise[:, None]).T
+
+
+def _score_compiled(model: Dequantized, compiled: CompiledDensity, rows: Rows, noise: Tensor | None) -> Tensor:
+    """The same by the native kernel, for which the points of a row are next to each other."""
+    x, c = rows.x, rows.context
+    if noise is not None:
+        x = Cells(*(part.unsqueeze(1) for part in x))
+        c = None if c is None else c.unsqueeze(1)
+    z, log_volume = model.dequantize(x, c, noise)
+    return compiled.log_prob(z, rows.context) + log_volume
 
 
 def draw_quasi_random(count: int, dimensions: int) -> FloatArray:

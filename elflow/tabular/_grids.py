@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import nbinom, poisson
 
-from elflow.tabular._arrays import FloatArray, IntArray
+from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["find_atoms", "find_decimal_step", "is_smooth", "multiply_step", "skip_atoms", "unskip_atoms"]
+__all__ = ["find_atoms", "find_decimal_step", "is_on_grid", "is_smooth", "multiply_step", "skip_atoms", "unskip_atoms"]
 
 MAX_DIGITS = 12
 """Maximum number of decimals of a grid."""
@@ -51,16 +51,33 @@ def find_decimal_step(distinct: FloatArray, dtype: str = "float64") -> float | N
         0.01
         >>> find_decimal_step(np.array([1.0, 2.0, 3.0]) / 3)
     """
-    name = dtype.lower()
+    spacing = _find_spacing(distinct, dtype)
     with np.errstate(over="ignore"):
-        spacing = np.spacing(np.abs(distinct).astype(name if name in ("float16", "float32") else "float64"))
         for digits in range(MAX_DIGITS + 1):
             multiples = np.round(distinct * 10.0**digits)
             if MIN_STEP_ULPS * spacing.max() * 10.0**digits > 1 or np.abs(multiples).max() >= 2.0**50:
                 return None
-            if (np.abs(multiples / 10.0**digits - distinct) <= MAX_ULPS * spacing).all():
+            if is_on_grid(distinct, digits, dtype).all():
                 return float(10.0**-digits)
     return None
+
+
+def is_on_grid(x: FloatArray, digits: int, dtype: str = "float64") -> BoolArray:
+    """Whether values have at most this number of decimals, up to rounding, `(N,)`.
+
+    Example:
+        >>> is_on_grid(np.array([0.3, 0.25]), digits=1)
+        array([ True, False])
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.abs(np.round(x * 10.0**digits) / 10.0**digits - x) <= MAX_ULPS * _find_spacing(x, dtype)
+
+
+def _find_spacing(x: FloatArray, dtype: str) -> FloatArray:
+    """Distance of values to the next float of a data type, `(N,)`."""
+    name = dtype.lower()
+    with np.errstate(over="ignore"):  # of the largest float
+        return np.spacing(np.abs(x).astype(name if name in ("float16", "float32") else "float64"))
 
 
 def multiply_step(multiples: IntArray, step: float) -> FloatArray:

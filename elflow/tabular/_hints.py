@@ -51,17 +51,20 @@ class Dependence:
     others: tuple[str, ...]
 
 
-def warn_about_columns(schema: Schema, frame: pd.DataFrame, declared: Collection[str] = ()) -> None:
+def warn_about_columns(
+    schema: Schema, frame: pd.DataFrame, declared: Collection[str] = (), row_numbers: Collection[str] | None = None
+) -> None:
     """Warn about columns that number the rows, are constant, or are linear functions of others.
 
     Arguments:
         schema: The columns.
         frame: The table.
         declared: Names of columns whose meaning is known: they do not number the rows.
+        row_numbers: Names of columns that number the rows, if the table has only some rows of a larger one.
     """
     numbers = [column for column in schema.columns if column.kind in ("continuous", "integer")]
     for name in (column.name for column in numbers if column.name not in declared):
-        if is_row_number(frame[name]):
+        if is_row_number(frame[name]) if row_numbers is None else name in row_numbers:
             warn_user(f"column {name!r} numbers the rows: drop it unless it has another meaning")
     constant = [column.name for column in schema.columns if _is_constant(frame[column.name])]
     if len(constant) == 1:

@@ -13,9 +13,8 @@ from sklearn.utils.validation import validate_data
 from elflow._checks import check_count
 from elflow._forks import warn_if_forked
 from elflow.flows.dequantization import Dequantized
-from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_context, encode_rows
-from elflow.tabular.frames import ContextTable, Table, as_frame, as_plain_array, table_kind
+from elflow.tabular.frames import ContextTable, Table, as_frame, as_plain_array, first_row, number_rows_from, table_kind
 from elflow.tabular.schema import Schema
 from elflow.training import Rows
 
@@ -81,11 +80,9 @@ class TableEstimator(BaseEstimator):
             return self.schema_.names[number]
         return self.schema_.column(str(column)).name
 
-    def _encode(
-        self, frame: pd.DataFrame, context: pd.DataFrame | None = None, weight: FloatArray | None = None
-    ) -> Rows:
-        """Encode a frame, its context and its weights as tensors."""
-        return encode_rows(self.schema_, frame, encode_context(self.context_schema_, context), weight)
+    def _encode(self, frame: pd.DataFrame, context: pd.DataFrame | None = None) -> Rows:
+        """Encode a frame and its context as tensors."""
+        return encode_rows(self.schema_, frame, encode_context(self.context_schema_, context))
 
     def _iter_blocks(
         self, X: Table, context: ContextTable | None, size: int = MAX_ENCODED_ROWS
@@ -95,4 +92,5 @@ class TableEstimator(BaseEstimator):
         context_frame = self._as_context(context, len(frame))
         for start in range(0, max(1, len(frame)), size):
             block = slice(start, start + size)
-            yield frame.iloc[block], None if context_frame is None else context_frame.iloc[block]
+            with number_rows_from(first_row() + start):
+                yield frame.iloc[block], None if context_frame is None else context_frame.iloc[block]

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from elflow.flows.mixture import FlowMixture
 from elflow.flows.whitening import Gaussian
-from elflow.tabular._arrays import FloatArray
+from elflow.tabular._arrays import FloatArray, IntArray
+from elflow.tabular._quick_integration import LEVELS, MAX_ERROR, MAX_ROUNDS, N_PIECES, QuickIntegrator
 
-__all__ = ["REFINED_QUANTILES", "Evaluate", "integrate_density", "interpolate"]
+__all__ = ["REFINED_QUANTILES", "Evaluate", "integrate_density", "interpolate", "list_members"]
 
 N_COARSE_POINTS = 65
 """Number of points of the first grid."""
@@ -57,6 +58,7 @@ def integrate_density(
     quantiles: FloatArray = REFINED_QUANTILES,
     n_draws: int = 1,
     max_refinements: int = MAX_REFINEMENTS,
+    quick_flow: nn.Module | None = None,
 ) -> Distributions:
     """Cumulative distributions of densities that are known up to a factor.
 
@@ -71,12 +73,14 @@ def integrate_density(
         quantiles: Quantiles at which each refinement adds points.
         n_draws: Number of densities that `evaluate` returns for each point.
         max_refinements: Maximum number of refinements after the first ones, until the distributions have converged.
+        quick_flow: The flow in the precision in which it is evaluated first: see `choose_precision`.
     """
+    quick_flow = quick_flow or flow
     size = max(1, MAX_EVALUATIONS // (len(quantiles) * n_draws))
     blocks = []
     for start in range(0, count, size):
         index = torch.arange(start, min(start + size, count))
-        blocks.append(_integrate_rows(evaluate, flow, index, z_range, quantiles, max_refinements))
+        blocks.append(_integrate_block(evaluate, flow, quick_flow, index, z_range, quantiles, max_refinements))
     if not blocks:
         return Distributions(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0))
     n_knots = max(block.knots.shape[1] for block in blocks)
@@ -84,6 +88,66 @@ def integrate_density(
         np.concatenate([_pad(getattr(block, name), n_knots) for block in blocks]) for name in ("knots", "cumulative")
     )
     return Distributions(knots, cumulative, np.concatenate([block.log_mass for block in blocks]))
+
+
+def _integrate_block(
+    evaluate: Evaluate,
+    flow: nn.Module,
+    quick_flow: nn.Module,
+    index: Tensor,
+    z_range: tuple[float, float],
+    quantiles: FloatArray,
+    max_refinements: int,
+) -> Distributions:
+    """Distributions of the rows at some indices, with few evaluations for those in which the density is smooth."""
+    gaussians = [(weight, member) for weight, member in list_members(flow) if isinstance(member, Gaussian)]
+    if not gaussians or all(isinstance(member, Gaussian) for _, member in list_members(flow)):
+        return _integrate_rows(evaluate, flow, index, z_range, quantiles, max_refinements)
+    quick, rest = _integrate_smooth(evaluate, quick_flow, index, z_range, gaussians)
+    if not len(rest):
+        return quick
+    slow = _integrate_rows(evaluate, flow, index[rest], z_range, quantiles, max_refinements)
+    n_knots = max(quick.knots.shape[1], slow.knots.shape[1])
+    parts = [_pad(getattr(quick, name), n_knots) for name in ("knots", "cumulative")]
+    for part, name in zip(parts, ("knots", "cumulative"), strict=True):
+        part[rest] = _pad(getattr(slow, name), n_knots)
+    quick.log_mass[rest] = slow.log_mass
+    return Distributions(parts[0], parts[1], quick.log_mass)
+
+
+def _integrate_smooth(
+    evaluate: Evaluate,
+    flow: nn.Module,
+    index: Tensor,
+    z_range: tuple[float, float],
+    gaussians: Sequence[tuple[float, nn.Module]],
+) -> tuple[Distributions, IntArray]:
+    """Distributions by interpolation, and the positions of the rows in which it has not converged."""
+    normals = _Normals.locate(evaluate, gaussians, index)
+    share = np.exp(log_softmax(normals.log_mass, 1))
+    whole = QuickIntegrator(normals.mean, normals.scale, share, z_range)
+    whole.set_values(_sum_draws(evaluate(flow, index, torch.from_numpy(whole.nodes))))
+    n_knots = N_PIECES * (whole.nodes.shape[1] - 1 + sum(len(LEVELS[k % 2]) for k in range(MAX_ROUNDS))) + 1
+    knots, cumulative = np.zeros((len(index), n_knots)), np.zeros((len(index), n_knots))
+    log_mass = np.zeros(len(index))
+    active, part = np.flatnonzero(whole.is_smooth), whole.take(np.flatnonzero(whole.is_smooth))
+    for number in range(MAX_ROUNDS):
+        if not len(active):
+            break
+        points, log_density = part.refine()
+        estimates = zip(_accumulate(points, log_density)[0], points, strict=True)
+        nodes = np.stack([np.interp(LEVELS[number % 2], *row) for row in estimates])
+        values = _sum_draws(evaluate(flow, index[active], torch.from_numpy(nodes)))
+        error, part = part.add(np.arange(len(active)), nodes, values)
+        is_done = error < MAX_ERROR
+        if is_done.any():
+            points, log_density = part.take(np.flatnonzero(is_done)).refine()
+            total, log_mass[active[is_done]] = _accumulate(points, log_density)
+            knots[active[is_done]] = _pad(points, n_knots)
+            cumulative[active[is_done]] = _pad(total, n_knots)
+        active, part = active[~is_done], part.take(np.flatnonzero(~is_done))
+    rest = np.union1d(active, np.flatnonzero(~whole.is_smooth))
+    return Distributions(knots, cumulative, log_mass), rest
 
 
 def _integrate_rows(
@@ -95,7 +159,7 @@ def _integrate_rows(
     max_refinements: int,
 ) -> Distributions:
     """Distributions of the rows at some indices."""
-    members = list(_list_members(flow))
+    members = list(list_members(flow))
     gaussians = [(weight, member) for weight, member in members if isinstance(member, Gaussian)]
     normals = _Normals.locate(evaluate, gaussians, index) if gaussians else None
     # Mass of the row so far, with which that of the next member is compared.
@@ -113,14 +177,14 @@ def _integrate_rows(
     return _mix(parts, normals)
 
 
-def _list_members(flow: nn.Module, log_weight: float = 0.0) -> Iterator[tuple[float, nn.Module]]:
+def list_members(flow: nn.Module, log_weight: float = 0.0) -> Iterator[tuple[float, nn.Module]]:
     """Flows that are no mixtures, with the logarithms of their weights."""
     if not isinstance(flow, FlowMixture):
         yield log_weight, flow
         return
     for weight, member in zip(flow.log_weights.tolist(), flow.flows, strict=True):
         if weight > -math.inf:
-            yield from _list_members(member, log_weight + weight)
+            yield from list_members(member, log_weight + weight)
 
 
 class _Normals(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -248,8 +248,12 @@ def check_within_bounds(name: str, x: FloatArray, bounds: tuple[float, float]) -
         )
 
 
-def is_identifier(values: pd.Series) -> bool:
+def is_identifier(values: pd.Series, counts: Mapping[Any, int] | None = None) -> bool:
     """Whether a column of strings identifies rows, or is free text: most values occur once.
+
+    Arguments:
+        values: The column.
+        counts: Number of rows of each string in the whole table, if the values are only some of its rows.
 
     Example:
         >>> is_identifier(pd.Series([f"customer {i}" for i in range(60)]))
@@ -263,9 +267,9 @@ def is_identifier(values: pd.Series) -> bool:
     is_text = pd.api.types.is_string_dtype(present.dtype) or present.dtype == object
     if not is_text or pd.api.types.infer_dtype(present, skipna=False) != "string":
         return False
-    n_distinct = present.nunique()
+    n_distinct, n_rows = (present.nunique(), len(present)) if counts is None else (len(counts), sum(counts.values()))
     is_long = float(present.str.len().mean()) > MIN_TEXT_CHARACTERS
-    return n_distinct > (MIN_TEXT_SHARE if is_long else MIN_IDENTIFIER_SHARE) * len(present)
+    return n_distinct > (MIN_TEXT_SHARE if is_long else MIN_IDENTIFIER_SHARE) * n_rows
 
 
 def holds_dates_as_text(values: pd.Series) -> bool:
@@ -285,14 +289,16 @@ def holds_dates_as_text(values: pd.Series) -> bool:
     return bool(distinct.str.fullmatch(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?").all())
 
 
-def list_levels(values: pd.Series, present: pd.Series) -> tuple[Level, ...]:
+def list_levels(values: pd.Series, present: pd.Series, counts: Mapping[Any, int] | None = None) -> tuple[Level, ...]:
     """Categories of a column: in the order of its dtype if that has one, most frequent first otherwise."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         return check_levels(str(values.name), values.cat.categories.tolist())
     if pd.api.types.is_bool_dtype(present.dtype):
         return (False, True)
-    counts = present.value_counts()
-    ordered = sorted(counts.index.tolist(), key=lambda level: (-int(counts[level]), str(level)))
+    if counts is None:
+        found = present.value_counts()
+        counts = dict(zip(found.index.tolist(), found.tolist(), strict=True))
+    ordered = sorted(counts, key=lambda level: (-counts[level], str(level)))
     return check_levels(str(values.name), ordered)
 
 

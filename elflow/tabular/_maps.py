@@ -248,6 +248,13 @@ class Warp:
         """Build a warp from the output of `to_dict`."""
         warp = cls(**{**state, "knots": tuple((float(x), float(y)) for x, y in state["knots"])})
         is_positive = all(0 < value < np.inf for value in (warp.scale, warp.unit, warp.margin, warp.knee, warp.shape))
+        others = [warp.loc, warp.first, warp.last, *(value for knot in warp.knots for value in knot)]
+        is_ordered = np.isfinite(others).all() and warp.low < warp.high and warp.first <= warp.last
+        if not is_ordered or (warp.base in BASES and warp.base not in _bases_for(warp.low, warp.high)):
+            raise ValueError(
+                f"a warp must have finite numbers, and bounds that suit its base, got the base {warp.base!r} and the "
+                f"bounds {warp.low} and {warp.high}"
+            )
         if warp.base not in BASES or not is_positive:
             raise ValueError(
                 f"a warp must have a base of {BASES} and a positive scale, unit, margin, knee and shape, got the base "
@@ -382,26 +389,46 @@ class Steps:
     """Cumulative probability below each edge, `(K,)`."""
 
     @classmethod
-    def fit(cls, values: IntArray, ordered: bool = True) -> Steps:
+    def fit(cls, values: IntArray, ordered: bool = True, counts: IntArray | None = None) -> Steps:
         """Estimate the cumulative distribution of integers, `(N,)`.
 
         Integers have separate probabilities, or share those of bins where they have an order and each is rare:
         whichever predicts other values better. Smoothing: half a count is spread over the fitted range, and one count
         over all integers outside it.
-        """
-        partitions = _list_cells(values) if ordered else _list_cells(values)[:1]
-        best = partitions[0] if len(partitions) == 1 else max(partitions, key=lambda p: _cross_validate(p, values))
-        return cls._count(best(values), values)
 
-    def recount(self, values: IntArray) -> Steps:
-        """The same cells with the frequencies of some of the fitted integers, `(N,)`."""
-        return self._count(self.edges, values)
+        Arguments:
+            values: The integers.
+            ordered: Whether the integers have an order.
+            counts: Numbers of rows of the integers from 0 to K - 1 in the whole table, `(K,)`, if `values` are only
+                some of its rows.
+        """
+        if counts is None:
+            distinct, counts = np.unique(values, return_counts=True)
+        else:
+            distinct = np.flatnonzero(counts)
+            counts = counts[distinct]
+        partitions = _list_cells(distinct) if ordered else _list_cells(distinct)[:1]
+        best = partitions[0] if len(partitions) == 1 else max(partitions, key=lambda p: _cross_validate(p, values))
+        return cls._fit_cells(best, distinct, counts)
 
     @classmethod
-    def _count(cls, edges: IntArray, values: IntArray) -> Steps:
+    def _fit_cells(cls, partition: Partition, distinct: IntArray, counts: IntArray) -> Steps:
+        edges = partition(distinct, counts)
+        bins = np.searchsorted(edges, distinct, side="right") - 1
+        return cls._from_counts(edges, np.bincount(bins, counts, len(edges) - 1))
+
+    def count(self, values: IntArray) -> IntArray:
+        """Numbers of integers between edges, `(K - 1,)`, none of which is outside the fitted range."""
+        return np.bincount(np.searchsorted(self.edges, values, side="right") - 1, minlength=len(self.edges) - 1)
+
+    def with_counts(self, counts: IntArray) -> Steps:
+        """The same cells with the frequencies of other integers: see `count`."""
+        return self._from_counts(self.edges, counts)
+
+    @classmethod
+    def _from_counts(cls, edges: IntArray, counts: IntArray | FloatArray) -> Steps:
         lengths = np.diff(edges).astype(np.float64)
-        bins = np.searchsorted(edges, values, side="right") - 1
-        mass = np.bincount(bins, minlength=len(lengths)) + 0.5 * lengths / lengths.sum()
+        mass = counts + 0.5 * lengths / lengths.sum()
         total = mass.sum() + 1.0
         return cls(edges, (0.5 + np.concatenate([[0.0], np.cumsum(mass)])) / total)
 
@@ -436,6 +463,8 @@ class Steps:
         rising = (np.diff(self.edges) > 0).all() and (np.diff(self.cumulative) > 0).all()
         if len(self.edges) != len(self.cumulative) or len(self.edges) < 2 or not rising:
             raise ValueError("edges and cumulative must increase and have the same length of at least 2")
+        if not 0 <= self.cumulative[0] < self.cumulative[-1] <= 1:
+            raise ValueError("cumulative must hold probabilities")
 
     def to_dict(self) -> dict[str, Any]:
         """Configuration for JSON; `from_dict` reads it."""
@@ -447,27 +476,25 @@ class Steps:
         return cls(np.array(state["edges"], np.int64), np.array(state["cumulative"], np.float64))
 
 
-Partition = Callable[[IntArray], IntArray]
-"""Edges of the cells of integers, `(K,)`, for values `(N,)`."""
+Partition = Callable[[IntArray, IntArray], IntArray]
+"""Edges of the cells of integers, `(K,)`, for distinct integers and their numbers of rows, `(D,)` each."""
 
 
-def _separate(values: IntArray) -> IntArray:
+def _separate(distinct: IntArray, counts: IntArray) -> IntArray:
     """Edges of one cell for each distinct integer, and of the gaps between them."""
-    distinct = np.unique(values)
     return np.union1d(distinct, distinct + 1)
 
 
-def _bin(values: IntArray, n_bins: int, singles: bool) -> IntArray:
+def _bin(distinct: IntArray, counts: IntArray, n_bins: int, singles: bool) -> IntArray:
     """Edges of bins with about the same number of distinct integers each; frequent integers may be separate."""
-    distinct, counts = np.unique(values, return_counts=True)
     inner = distinct[np.linspace(0, len(distinct) - 1, min(n_bins, len(distinct))).astype(int)]
-    frequent = distinct[counts > max(len(values) / (2 * N_BINS[0]), MIN_SINGLE_ROWS - 1)] if singles else distinct[:0]
+    frequent = distinct[counts > max(counts.sum() / (2 * N_BINS[0]), MIN_SINGLE_ROWS - 1)] if singles else distinct[:0]
     return np.unique(np.concatenate([inner, frequent, frequent + 1, distinct[-1:] + 1]))
 
 
-def _list_cells(values: IntArray) -> list[Partition]:
+def _list_cells(distinct: IntArray) -> list[Partition]:
     """Partitions in which integers are separate: all of them, unless they are too many, or the frequent ones."""
-    n_distinct = len(np.unique(values))
+    n_distinct = len(distinct)
     bins = [partial(_bin, n_bins=n, singles=True) for n in N_BINS if n <= n_distinct / 4]
     return [_separate, *bins] if n_distinct <= MAX_SINGLE_CELLS else list(bins)
 
@@ -478,7 +505,8 @@ def _cross_validate(partition: Partition, values: IntArray) -> float:
     total = 0.0
     for fold in range(N_FOLDS):
         fitted, held_out = np.delete(values, np.s_[fold::N_FOLDS]), values[fold::N_FOLDS]
-        total += float(np.log(Steps._count(partition(fitted), fitted).encode(held_out)[1]).sum())
+        steps = Steps._fit_cells(partition, *np.unique(fitted, return_counts=True))
+        total += float(np.log(steps.encode(held_out)[1]).sum())
     return total / len(values)
 
 
@@ -500,10 +528,10 @@ def gain_from_cells(values: IntArray) -> float:
         True
     """
     values = _take_sample(values)
-    n_distinct = len(np.unique(values))
-    smooth = [partial(_bin, n_bins=n, singles=False) for n in N_BINS if n <= n_distinct / 4]
+    distinct = np.unique(values)
+    smooth = [partial(_bin, n_bins=n, singles=False) for n in N_BINS if n <= len(distinct) / 4]
     best, best_smooth = (
         max((_cross_validate(partition, values) for partition in partitions), default=-np.inf)
-        for partitions in (_list_cells(values), smooth)
+        for partitions in (_list_cells(distinct), smooth)
     )
     return best - best_smooth

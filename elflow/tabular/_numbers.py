@@ -12,7 +12,7 @@ from elflow.tabular import _grids, _kinds
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._maps import Warp, gain_from_cells, robust_scale
 
-__all__ = ["count_states", "plan_numbers"]
+__all__ = ["count_states", "describe_states", "locate_atoms", "plan_numbers"]
 
 MAX_NUMBER = 1e300
 """Largest absolute value of a number: differences of larger ones, and their ratios to small ones, may overflow."""
@@ -107,33 +107,46 @@ def _warn_about_merged_values(name: str, distinct: FloatArray, warp: Warp) -> No
         )
 
 
-def count_states(
-    present: pd.Series, atoms: FloatArray, n_missing: int | None, position: int | None = None
-) -> dict[str, Any]:
-    """Fields of a column that describe its states: atoms, and the fractions of all states and of missing values.
+def count_states(present: pd.Series, atoms: FloatArray, n_missing: int) -> IntArray:
+    """Numbers of rows at each atom, at any other value, and without a value.
 
     Arguments:
         present: The values that are not missing.
         atoms: The atoms, in increasing order.
-        n_missing: Number of missing values; None if they are not modelled.
-        position: Number of atoms below the other values; counted if left out.
+        n_missing: Number of missing values.
     """
-    counts: list[float] = [float(len(present))]
+    counts = []
     if len(atoms):
         x = present.to_numpy(np.float64)
-        rest = x[~np.isin(x, atoms)]
-        counts = [float((x == atom).sum()) for atom in atoms]
-        if position is None:
-            position = int((atoms < np.quantile(rest, 0.5)).sum())
-        counts.insert(position, float(len(rest)))
-    if n_missing is not None:
-        counts.append(float(n_missing))
-    if len(counts) == 1:
+        counts = [int((x == atom).sum()) for atom in atoms]
+    return np.array([*counts, len(present) - sum(counts), n_missing], np.int64)
+
+
+def locate_atoms(present: pd.Series, atoms: FloatArray) -> int:
+    """Number of atoms below the median of the other values."""
+    if not len(atoms):
+        return 0
+    x = present.to_numpy(np.float64)
+    return int((atoms < np.quantile(x[~np.isin(x, atoms)], 0.5)).sum())
+
+
+def describe_states(counts: IntArray, atoms: FloatArray, position: int, model_missing: bool) -> dict[str, Any]:
+    """Fields of a column that describe its states: atoms, and the fractions of all states and of missing values.
+
+    Arguments:
+        counts: Numbers of rows in each state: see `count_states`.
+        atoms: The atoms, in increasing order.
+        position: Number of atoms below the other values.
+        model_missing: Whether missing values are a state.
+    """
+    *of_atoms, n_others, n_missing = counts.tolist()
+    states = [*of_atoms[:position], n_others, *of_atoms[position:], *([n_missing] if model_missing else [])]
+    if len(states) == 1:
         return {}
-    shares = (np.array(counts) + 0.5) / (sum(counts) + 0.5 * len(counts))
+    shares = (np.array(states) + 0.5) / (sum(states) + 0.5 * len(states))
     return {
         "atoms": tuple(float(atom) for atom in atoms),
         "shares": tuple(shares.tolist()),
-        "position": position or 0,
-        "missing": float(shares[-1]) if n_missing is not None else 0.0,
+        "position": position,
+        "missing": float(shares[-1]) if model_missing else 0.0,
     }

@@ -14,22 +14,30 @@ from sklearn.utils.validation import check_is_fitted
 from elflow._checks import warn_user
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_context
-from elflow.tabular._inputs import TableEstimator
 from elflow.tabular._random import RandomState, as_generator, use_generator
-from elflow.tabular.conditional import Conditional, condition, pit_values
+from elflow.tabular._region_queries import N_POINTS, Given
+from elflow.tabular._subset_queries import SubsetQueries
+from elflow.tabular.conditional import Conditional, condition, condition_by_points, pit_values
 from elflow.tabular.frames import ContextTable, Table
 
-__all__ = ["ConditionalQueries"]
+__all__ = ["MAX_CONDITIONAL_ROWS", "ConditionalQueries"]
 
 MAX_CONDITIONAL_ROWS = 2**12
 """Maximum number of rows whose conditional distributions are computed at a time."""
 
 
-class ConditionalQueries(TableEstimator):
-    """Methods of a fitted density that condition one column on all others."""
+class ConditionalQueries(SubsetQueries):
+    """Methods of a fitted density about the distribution of one column, given all others or some of them."""
 
-    def conditional(self, X: Table | None, column: Hashable, context: ContextTable | None = None) -> Conditional:
-        """Conditional distribution of a column in each row, given all other columns and the context.
+    def conditional(
+        self,
+        X: Table | None,
+        column: Hashable,
+        context: ContextTable | None = None,
+        given: Given | Sequence[Hashable] | None = None,
+        n_points: int = N_POINTS,
+    ) -> Conditional:
+        """Conditional distribution of a column in each row, given all other columns or some of them, and the context.
 
         `conditional_cdf` and `conditional_quantile` use it a few thousand rows at a time. Here all rows are in memory
         at once, about 4 KB each.
@@ -39,6 +47,9 @@ class ConditionalQueries(TableEstimator):
                 if there are no other columns.
             column: Name of the column; its number if the table has no names.
             context: Context of the rows, a table of N rows, if the density was fitted with one.
+            given: Names of the columns to condition on, whose values X has, or conditions: see `sample`. Columns that
+                are not given are integrated out, as are NaN. All other columns if left out.
+            n_points: Number of points of each row over which columns are integrated out.
 
         Example:
             >>> import elflow
@@ -48,19 +59,32 @@ class ConditionalQueries(TableEstimator):
             (3, 1)
         """
         check_is_fitted(self, "model_")
+        if given is not None:
+            frame = self._make_given_frame(X, given, context)
+            return self._condition_on_some(frame, self._column_name(column), given, context, n_points)
         frame = self._as_frame(self._make_rows(self._column_name(column), context) if X is None else X)
         c = encode_context(self.context_schema_, self._as_context(context, len(frame)))
         return condition(self.model_, self.schema_, self._column_name(column), frame, c)
 
-    def conditional_cdf(self, X: Table, column: Hashable, context: ContextTable | None = None) -> FloatArray:
-        """P(column <= its value | all other columns, context) in each row, `(N,)`.
+    def conditional_cdf(
+        self,
+        X: Table,
+        column: Hashable,
+        context: ContextTable | None = None,
+        given: Given | Sequence[Hashable] | None = None,
+        n_points: int = N_POINTS,
+    ) -> FloatArray:
+        """P(column <= its value | all other columns or some of them, context) in each row, `(N,)`.
 
-        The density along the column is integrated numerically, for any flow and any kind of column.
+        The density along the column is integrated numerically, for any flow and any kind of column. Columns that are
+        not given are integrated out by importance sampling.
 
         Arguments:
             X: The table, `(N, columns)`.
             column: Name of the column; its number if the table has no names.
             context: Context of the rows, a table of N rows, if the density was fitted with one.
+            given: Columns to condition on: see `conditional`. All other columns if left out.
+            n_points: Number of points of each row over which columns are integrated out.
 
         Example:
             >>> import elflow
@@ -71,6 +95,10 @@ class ConditionalQueries(TableEstimator):
         """
         check_is_fitted(self, "model_")
         name = self._column_name(column)
+        if given is not None:
+            frame = self._as_holed_frame(X)
+            values = self._take_values(frame, name)
+            return self._condition_on_some(frame, name, given, context, n_points).cdf(values)
         parts = []
         for frame, conditional in self._iter_conditionals(X, name, context):
             values = frame[name] if name in frame else pd.Series(np.nan, frame.index)
@@ -80,9 +108,15 @@ class ConditionalQueries(TableEstimator):
         return np.concatenate(parts)
 
     def conditional_quantile(
-        self, X: Table | None, column: Hashable, q: ArrayLike, context: ContextTable | None = None
+        self,
+        X: Table | None,
+        column: Hashable,
+        q: ArrayLike,
+        context: ContextTable | None = None,
+        given: Given | Sequence[Hashable] | None = None,
+        n_points: int = N_POINTS,
     ) -> NDArray[Any]:
-        """Quantiles of a column in each row, given all other columns and the context.
+        """Quantiles of a column in each row, given all other columns or some of them, and the context.
 
         Quantiles of categories without an order depend on the order in which the schema has them, by frequency for
         strings, and give a warning. The probabilities of categories are differences of `conditional_cdf` at consecutive
@@ -94,6 +128,8 @@ class ConditionalQueries(TableEstimator):
             column: Name of the column; its number if the table has no names.
             q: A probability in (0, 1), or K of them for all rows, `(K,)`, or for each row, `(N, K)`.
             context: Context of the rows, a table of N rows, if the density was fitted with one.
+            given: Columns to condition on: see `conditional`. All other columns if left out.
+            n_points: Number of points of each row over which columns are integrated out.
 
         Returns:
             Values of the column, `(N,)` for one probability and `(N, K)` for several.
@@ -115,18 +151,36 @@ class ConditionalQueries(TableEstimator):
                 f"column {name!r} has categories without an order: its quantiles depend on the arbitrary order of the "
                 "categories in the schema. Their probabilities are differences of conditional_cdf at consecutive ones"
             )
-        if X is None:
+        if X is None and given is None:
             X = self._make_rows(name, context)
-        frame = self._as_frame(X)
+        frame = self._as_frame(X) if X is not None and given is None else self._make_given_frame(X, given, context)
         if probabilities.ndim == 2 and len(probabilities) != len(frame):
             raise ValueError(f"q must have one row for each of the {len(frame)} rows of X, got {len(probabilities)}")
         of_rows = np.broadcast_to(probabilities, (len(frame), probabilities.shape[-1] if probabilities.ndim else 1))
+        if given is not None:
+            values = self._condition_on_some(frame, name, given, context, n_points).quantile(of_rows)
+            return values[:, 0] if probabilities.ndim == 0 else values
         starts = range(0, max(1, len(frame)), MAX_CONDITIONAL_ROWS)
+        assert X is not None
         blocks = zip(starts, self._iter_conditionals(X, name, context), strict=True)
         values = np.concatenate(
             [conditional.quantile(of_rows[start : start + len(rows)]) for start, (rows, conditional) in blocks]
         )
         return values[:, 0] if probabilities.ndim == 0 else values
+
+    def _condition_on_some(
+        self,
+        frame: pd.DataFrame,
+        name: str,
+        given: Given | Sequence[Hashable],
+        context: ContextTable | None,
+        n_points: int,
+    ) -> Conditional:
+        """Conditional distribution of a column given some others, with the rest integrated out."""
+        conditions = self._resolve_given(frame, name, given)
+        c = encode_context(self.context_schema_, self._as_context(context, len(frame)))
+        points = self._weigh_column(name, conditions, len(frame), c, n_points)
+        return condition_by_points(self.schema_.column(name), *points)
 
     def _make_rows(self, name: str, context: ContextTable | None) -> Table:
         """Rows of a density of one column, with any value: one row, or one for each row of the context."""

@@ -16,7 +16,7 @@ from elflow.tabular._arrays import BoolArray
 from elflow.tabular.columns import Column
 from elflow.tabular.schema import Schema
 
-__all__ = ["NEW", "TRAINING", "UNKNOWN", "VALIDATION", "RowHashes", "hash_rows"]
+__all__ = ["NEW", "TRAINING", "UNKNOWN", "VALIDATION", "HashCollector", "RowHashes", "hash_rows"]
 
 NEW, TRAINING, VALIDATION, UNKNOWN = "new", "training", "validation", "unknown"
 """Origins of rows: see `FlowDensity.row_origin`."""
@@ -57,12 +57,9 @@ class RowHashes:
     @classmethod
     def fit(cls, schema: Schema, frame: pd.DataFrame, is_validation: BoolArray) -> RowHashes:
         """Hash the rows of a fitted table, `(N, columns)`, with a mask of its validation rows, `(N,)`."""
-        hashes = hash_rows(schema, frame)
-        limit = N_HASHES if len(hashes) <= MAX_HASHES else N_HASHES * MAX_HASHES // len(hashes)
-        while (hashes < limit).sum() > 2 * MAX_HASHES:  # a frequent row has one of the small hashes
-            limit //= 2
-        is_stored = hashes < limit
-        return cls(2 * hashes[is_stored] + is_validation[is_stored].astype(np.uint32), limit)
+        collector = HashCollector(len(frame))
+        collector.add(hash_rows(schema, frame), is_validation)
+        return collector.finish()
 
     @property
     def _fitted(self) -> Codes:
@@ -110,6 +107,33 @@ class RowHashes:
         chance = min(1.0, float((counts[inverse] > 1).mean()) + len(fitted) / self.limit)
         error = np.sqrt(chance * (1 - chance) * (1 / len(fitted) + 1 / len(is_repeated)))
         return bool(is_repeated.mean() > chance + N_ERRORS * error)
+
+
+class HashCollector:
+    """Hashes of the rows of a table that is read block by block.
+
+    Arguments:
+        n_rows: Number of rows of the table.
+    """
+
+    def __init__(self, n_rows: int) -> None:
+        self.limit = N_HASHES if n_rows <= MAX_HASHES else N_HASHES * MAX_HASHES // n_rows
+        self._blocks: list[Codes] = []
+        self._size = 0
+
+    def add(self, hashes: Codes, is_validation: BoolArray) -> None:
+        """Add the hashes of a block of rows, `(N,)`, with a mask of its validation rows, `(N,)`."""
+        is_stored = hashes < self.limit
+        self._blocks.append(2 * hashes[is_stored] + is_validation[is_stored].astype(np.uint32))
+        self._size += len(self._blocks[-1])
+        while self._size > 2 * MAX_HASHES:  # a frequent row has one of the small hashes
+            self.limit //= 2
+            self._blocks = [codes[codes >> 1 < self.limit] for codes in self._blocks]
+            self._size = sum(map(len, self._blocks))
+
+    def finish(self) -> RowHashes:
+        """The hashes of all rows that were added."""
+        return RowHashes(np.concatenate(self._blocks), self.limit)
 
 
 def hash_rows(schema: Schema, frame: pd.DataFrame) -> Codes:

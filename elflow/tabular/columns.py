@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -9,11 +10,12 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
+from elflow._checks import check_choice
 from elflow.tabular import _grids, _kinds, _times
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 from elflow.tabular._kinds import COLUMN_KINDS, Declaration, Level
 from elflow.tabular._maps import Steps, Warp
-from elflow.tabular._numbers import count_states, plan_numbers
+from elflow.tabular._numbers import count_states, describe_states, locate_atoms, plan_numbers
 
 __all__ = ["COLUMN_KINDS", "Column"]
 
@@ -87,6 +89,7 @@ class Column:
         declared: Declaration | None = None,
         model_missing: bool = False,
         infer_bounds: bool = True,
+        counts: Mapping[Any, int] | None = None,
     ) -> Column:
         """Infer the kind of a column, and fit the map from its values to numbers.
 
@@ -96,19 +99,20 @@ class Column:
                 inferred if left out.
             model_missing: Whether missing values are modelled.
             infer_bounds: Whether bounds and atoms of numeric columns are inferred; a context needs neither.
+            counts: Number of rows of each category in the whole table, if the values are only some of its rows.
         """
         name = str(values.name)
         present = values[values.notna()]
-        n_missing = (len(values) - len(present) or None) if model_missing else None
+        n_missing = len(values) - len(present)
         present = _kinds.convert_objects(name, present)
         kind, bounds = _kinds.resolve_kind(name, declared, _kinds.infer_kind(name, present))
         facts: dict[str, Any] = {"name": name, "kind": kind, "dtype": str(values.dtype)}
         if kind in ("category", "boolean"):
-            facts["levels"] = _kinds.list_levels(values, present)
+            facts["levels"] = _kinds.list_levels(values, present, counts)
             facts["ordered"] = bool(getattr(values.dtype, "ordered", False))
         elif kind == "datetime":
-            counts, facts["unit"] = _times.datetimes_to_integers(name, present)
-            facts["step"] = _kinds.find_integer_step(counts)
+            numbers, facts["unit"] = _times.datetimes_to_integers(name, present)
+            facts["step"] = _kinds.find_integer_step(numbers)
             local = _times.datetimes_to_integers(name, present, local=True)[0]
             if (local_step := _kinds.find_integer_step(local)) > facts["step"]:
                 facts |= {"step": local_step, "local": True}
@@ -127,17 +131,38 @@ class Column:
                     "make it a category"
                 )
             is_ordered = facts.get("levels") is None or facts.get("ordered", False)
-            facts["map"] = Steps.fit(integers, is_ordered)
-        return cls(**facts, **count_states(present, atoms, n_missing))
+            of_levels = None
+            if counts is not None and "levels" in facts:
+                of_levels = np.array([counts.get(level, 0) for level in facts["levels"]])
+            facts["map"] = Steps.fit(integers, is_ordered, of_levels)
+        states = count_states(present, atoms, n_missing)
+        return cls(
+            **facts, **describe_states(states, atoms, locate_atoms(present, atoms), model_missing and n_missing > 0)
+        )
 
     def recount(self, values: pd.Series) -> Column:
         """The same column with the frequencies of some of the fitted values, `(N,)`."""
+        return self.with_counts(self.count(values))
+
+    def count(self, values: pd.Series) -> IntArray:
+        """Numbers of fitted values, `(N,)`, in each state and in each cell. Those of several blocks add up."""
         present = _kinds.convert_objects(self.name, values[values.notna()])
-        n_missing = len(values) - len(present) if self.missing else None
-        states = count_states(present, np.array(self.atoms), n_missing, self.position)
+        states = count_states(present, np.array(self.atoms), len(values) - len(present))
+        cells = self.map.count(self.to_integers(present)) if isinstance(self.map, Steps) else states[:0]
+        return np.concatenate([states, cells])
+
+    def with_counts(self, counts: IntArray) -> Column:
+        """The same column with these numbers of values: see `count`."""
+        n_states = len(self.atoms) + 2
+        states = describe_states(counts[:n_states], np.array(self.atoms), self.position, bool(self.missing))
         if not isinstance(self.map, Steps):
             return replace(self, **states)
-        return replace(self, map=self.map.recount(self.to_integers(present)), **states)
+        return replace(self, map=self.map.with_counts(counts[n_states:]), **states)
+
+    @property
+    def has_frequencies(self) -> bool:
+        """Whether the frequencies of values matter to the column."""
+        return self.is_discrete or bool(self.shares)
 
     @property
     def is_discrete(self) -> bool:
@@ -455,7 +480,7 @@ class Column:
         tuples = {
             field.name: tuple(state[field.name])
             for field in fields(cls)
-            if str(field.type).startswith("tuple") and state[field.name] is not None
+            if str(field.type).startswith("tuple") and state.get(field.name) is not None
         }
         column = cls(**{**state, **tuples, "map": map_class.from_dict(state["map"])})
         column._check()
@@ -463,8 +488,23 @@ class Column:
 
     def _check(self) -> None:
         """Raise an error if the fields, which may come from a damaged file, contradict each other."""
-        if self.levels is not None and not self.levels:
-            raise ValueError(f"column {self.name!r} must have levels, got none")
+        check_choice(f"kind of column {self.name!r}", self.kind, COLUMN_KINDS)
+        if (self.levels is not None) != (self.kind in ("category", "boolean")):
+            raise ValueError(f"column {self.name!r} of kind {self.kind} must have levels only if it has categories")
+        if self.levels is not None and not 0 < len(set(map(_identify, self.levels))) == len(self.levels):
+            raise ValueError(f"column {self.name!r} must have different levels, got {self.levels[:5]}")
+        if self.kind == "category" and self.levels is not None and isinstance(self.map, Steps):
+            first, last = int(self.map.edges[0]), int(self.map.edges[-1])
+            if first < 0 or last > len(self.levels):
+                raise ValueError(f"column {self.name!r} must have cells of its {len(self.levels)} levels, got {last}")
+        numbers = [*self.atoms, *self.shares, self.missing, self.step or 1.0]
+        if not np.isfinite(numbers).all() or (self.step is not None and self.step <= 0):
+            raise ValueError(f"column {self.name!r} must have finite atoms and shares and a positive step")
+        if self.atoms != tuple(sorted(self.atoms)) or not 0 <= self.missing < 1:
+            raise ValueError(f"column {self.name!r} must have increasing atoms, and a fraction of missing values")
+        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
+            raise ValueError(f"column {self.name!r} must have increasing bounds, got {self.bounds}")
+        pd.api.types.pandas_dtype(self.dtype)
         n_states = len(self.atoms) + 1 + bool(self.missing)
         is_valid = len(self.shares) == (n_states if n_states > 1 else 0) and 0 <= self.position <= len(self.atoms)
         if self.shares and (min(self.shares) <= 0 or abs(sum(self.shares) - 1) > 1e-6):
@@ -475,6 +515,11 @@ class Column:
             )
         if (self.atoms or self.dithered) and self.is_discrete:
             raise ValueError(f"column {self.name!r} must not have atoms, since its values have cells")
+
+
+def _identify(level: Level) -> tuple[str, Level]:
+    """A level with its type: True and 1 are different levels."""
+    return type(level).__name__, level
 
 
 def shorten(text: str, width: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,45 +11,43 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import ndtri, softmax
 from scipy.stats import qmc
 from torch import Tensor, nn
 
 from elflow.flows.dequantization import Cells, Dequantized
-from elflow.tabular._arrays import FloatArray
+from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._flow import encode_rows
 from elflow.tabular._integration import integrate_density, interpolate
+from elflow.tabular._maps import Steps
+from elflow.tabular._precision import N_CHECKED, choose_precision, evaluate_points
+from elflow.tabular.columns import Column
 from elflow.tabular.schema import OutsideBoundsWarning, Schema
 from elflow.training import Rows
 
-__all__ = ["Conditional", "condition", "pit_values"]
+__all__ = ["Conditional", "condition", "condition_by_points", "pit_values"]
 
+MAX_EDGES = 1025
+"""Maximum number of ends of cells at which the distribution of a discrete column is computed from points."""
 N_CELL_DRAWS = 8
 """Number of points of the other columns' cells over which the density is averaged."""
 
 
 class Conditional:
-    """Conditional distribution of one column in each row of a table, given the row's other columns.
+    """Conditional distribution of one column in each row of a table, given other columns of the row.
 
-    `FlowDensity.conditional` builds it. Along the feature z of the column, the joint density is proportional to the
-    conditional density. It is evaluated on a coarse grid, then at quantiles of the estimate, and integrated with a
-    log-linear interpolation: exponential tails are exact, where the trapezoidal rule would overestimate them.
-
-    A column with atoms has several states. The integral over z in each of them is proportional to the probability of
-    the state, and the distribution is a mixture of the atoms and of the continuous part.
+    `FlowDensity.conditional` builds it. A column with atoms has several states, and its distribution is a mixture of
+    the atoms and of the continuous part.
 
     Arguments:
-        model: The fitted flow.
-        schema: The columns of the table.
-        name: Name of the column.
-        rows: The N encoded rows for each state of the column but that of missing values, in their order, with any valid
-            value of the column itself.
-
-    Attributes:
         column: The column.
         knots: Increasing points z, `(N, K)`, for values that are not atoms.
         cumulative: Cumulative distribution at the knots, `(N, K)`, given that the value is not an atom.
-        probabilities: Probabilities of the states, `(N, states)`.
+        probabilities: Probabilities of the states but that of missing values, `(N, states)`.
+        effective_sample_size: Number of independent points that would be as precise, `(N,)`, if other columns are
+            integrated out by sampling; None if the distribution is integrated numerically.
+        log_density: Function of points z, `(N,)`, that returns the log-density of z at them, given that the value is
+            not an atom; None if it is known from the knots only.
 
     Example:
         >>> from elflow import FlowDensity
@@ -58,28 +56,30 @@ class Conditional:
         >>> distribution = density.conditional(table[:3], column=1)
         >>> distribution.quantile([0.05, 0.5, 0.95]).shape
         (3, 3)
-        >>> distribution.cdf(table[:3, 1]).shape
-        (3,)
+        >>> distribution.cdf(table[:3, 1]).shape, distribution.method
+        ((3,), 'exact')
     """
 
-    def __init__(self, model: Dequantized, schema: Schema, name: str, rows: Sequence[Rows]) -> None:
-        self.column = schema.column(name)
-        self._model = model
-        self._position = schema.positions(name)[-1]
-        has_other_cells = any(position != self._position for position in schema.cells)
-        self._n_draws = N_CELL_DRAWS if has_other_cells else 1
-        log_masses = []
-        for state, encoded in enumerate(rows):
-            is_continuous = state == self.column.position
-            z_range = self.column.z_range if is_continuous else (-8.0, 8.0)
-            evaluate = partial(self._log_density, Rows(self._without_cell(encoded.x), encoded.context))
-            knots, cumulative, log_mass = integrate_density(
-                evaluate, model.flow, len(encoded), z_range, n_draws=self._n_draws
-            )
-            log_masses.append(log_mass)
-            if is_continuous:
-                self.knots, self.cumulative = knots, cumulative
-        self.probabilities: FloatArray = softmax(np.stack(log_masses, 1), 1)
+    def __init__(
+        self,
+        column: Column,
+        knots: FloatArray,
+        cumulative: FloatArray,
+        probabilities: FloatArray,
+        effective_sample_size: FloatArray | None = None,
+        log_density: Callable[[FloatArray], FloatArray] | None = None,
+    ) -> None:
+        self.column = column
+        self.knots = knots
+        self.cumulative = cumulative
+        self.probabilities = probabilities
+        self.effective_sample_size = effective_sample_size
+        self.log_density = log_density
+
+    @property
+    def method(self) -> str:
+        """`"exact"` for numerical integration, or `"importance sampling"`."""
+        return "exact" if self.effective_sample_size is None else "importance sampling"
 
     def cdf(self, values: pd.Series | NDArray[Any]) -> FloatArray:
         """P(column <= value) in each row, `(N,)`, for one value per row, `(N,)`."""
@@ -122,6 +122,57 @@ class Conditional:
         """P(column <= value) in each row, `(N,)`, given that the column is not at an atom."""
         z = self.column.encode_upper(pd.Series(values))
         return interpolate(z[:, None], self.knots, self.cumulative)[:, 0]
+
+
+class _Quadrature:
+    """Numerical integration of the joint density along the feature z of one column.
+
+    Along z, the joint density is proportional to the conditional density. The integral over z in each state of the
+    column is proportional to the probability of the state.
+
+    Arguments:
+        model: The fitted flow.
+        schema: The columns of the table.
+        name: Name of the column.
+    """
+
+    def __init__(self, model: Dequantized, schema: Schema, name: str) -> None:
+        self._column = schema.column(name)
+        self._model = model
+        self._position = schema.positions(name)[-1]
+        has_other_cells = any(position != self._position for position in schema.cells)
+        self._n_draws = N_CELL_DRAWS if has_other_cells else 1
+
+    def integrate(self, rows: Sequence[Rows]) -> Conditional:
+        """Distribution of the column.
+
+        Arguments:
+            rows: The N encoded rows for each state of the column but that of missing values, in their order, with any
+                valid value of the column itself.
+        """
+        log_masses = []
+        flow = self._model.flow
+        for state, encoded in enumerate(rows):
+            is_continuous = state == self._column.position
+            z_range = self._column.z_range if is_continuous else (-8.0, 8.0)
+            evaluate = partial(self._log_density, Rows(self._without_cell(encoded.x), encoded.context))
+            some = encoded.take(slice(0, N_CHECKED))
+            quick_flow = choose_precision(flow, self._model.dequantize(some.x, some.context)[0], some.context)
+            result = integrate_density(
+                evaluate, flow, len(encoded), z_range, n_draws=self._n_draws, quick_flow=quick_flow
+            )
+            log_masses.append(result.log_mass)
+            if is_continuous:
+                found, of_values = result, evaluate
+
+        def log_density(z: FloatArray) -> FloatArray:
+            with torch.no_grad():
+                along = of_values(flow, torch.arange(len(z)), torch.from_numpy(z[:, None]))
+            total: FloatArray = torch.logsumexp(along, 0)[:, 0].numpy() - found.log_mass
+            return total
+
+        probabilities = softmax(np.stack(log_masses, 1), 1)
+        return Conditional(self._column, found.knots, found.cumulative, probabilities, log_density=log_density)
 
     def _without_cell(self, x: Cells) -> Cells:
         """The rows with an exact number in place of the column's own cell, whose volume must not count."""
@@ -170,7 +221,40 @@ def condition(
         rows.append(Rows(encoded.x._replace(offset=offset), encoded.context))
     if n_outside := int((~rows[0].x.offset.isfinite()).sum()):
         raise ValueError(f"X must lie within the bounds of the columns conditioned on, got {n_outside} rows outside")
-    return Conditional(model, schema, name, rows)
+    with torch.no_grad():
+        return _Quadrature(model, schema, name).integrate(rows)
+
+
+def condition_by_points(
+    column: Column, z: FloatArray, states: IntArray, weights: FloatArray, sizes: FloatArray
+) -> Conditional:
+    """Build the conditional distribution of a column from weighted points.
+
+    Arguments:
+        column: The column.
+        z: Points of its feature z in N rows, `(N, K)`.
+        states: Their states, `(N, K)`; none of them is missing.
+        weights: Their weights, `(N, K)`, which sum to 1 in each row.
+        sizes: Effective sample sizes, `(N,)`.
+    """
+    n_states = len(column.atoms) + 1
+    probabilities = np.stack([(weights * (states == state)).sum(1) for state in range(n_states)], 1)
+    order = np.argsort(z, 1, kind="stable")
+    knots = np.take_along_axis(z, order, 1)
+    inside = np.take_along_axis(np.where(states == column.position, weights, 0.0), order, 1)
+    # A row without points of the continuous part needs any distribution of it.
+    inside = np.where(inside.sum(1, keepdims=True) > 0, inside, 1.0)
+    total = np.cumsum(inside, 1)
+    middle = (total - inside / 2) / total[:, -1:]
+    if isinstance(column.map, Steps) and len(column.map.edges) <= MAX_EDGES:
+        # The probability of a cell is the weight of the points in it: nothing is interpolated across its ends.
+        edges = ndtri(column.map.cumulative)
+        below = np.stack([((knots <= edge) * inside).sum(1) for edge in edges], 1) / total[:, -1:]
+        knots, middle = np.broadcast_to(edges, below.shape), below
+    ends = np.broadcast_to(np.array(column.z_range), (len(z), 2))
+    knots = np.concatenate([np.minimum(ends[:, :1], knots[:, :1]), knots, np.maximum(ends[:, 1:], knots[:, -1:])], 1)
+    cumulative = np.concatenate([np.zeros((len(z), 1)), middle, np.ones((len(z), 1))], 1)
+    return Conditional(column, knots, cumulative, probabilities / probabilities.sum(1, keepdims=True), sizes)
 
 
 def pit_values(model: Dequantized, schema: Schema, name: str, z: Tensor, context: Tensor | None = None) -> FloatArray:
@@ -194,7 +278,12 @@ def pit_values(model: Dequantized, schema: Schema, name: str, z: Tensor, context
 
     # No further refinements: a histogram of PIT values needs less precision than a single conditional probability.
     knots, cumulative, _ = integrate_density(
-        evaluate, model.flow, len(z), schema.column(name).z_range, max_refinements=0
+        evaluate,
+        model.flow,
+        len(z),
+        schema.column(name).z_range,
+        max_refinements=0,
+        quick_flow=choose_precision(model.flow, z, context),
     )
     return interpolate(z[:, [position]].double().numpy(), knots, cumulative)[:, 0]
 
@@ -217,4 +306,4 @@ def log_density_along(
     along = z[..., None, :].expand(*z.shape[:-1], points.shape[1], -1).clone()
     along[..., position] = points.to(z.dtype)
     c = None if context is None else context[:, None, :].expand(-1, points.shape[1], -1)
-    return flow(c).log_prob(along).double()
+    return evaluate_points(flow, along, c)

@@ -5,32 +5,37 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
-from elflow._checks import check_count, record_warnings
+from elflow._checks import check_count
 from elflow._forks import warn_if_forked
 from elflow._model_file import ModelFile, fill_module, write_model
 from elflow.flows.dequantization import Dequantized
 from elflow.flows.mixture import N_COMPONENTS, FlowMixture
-from elflow.tabular._anomaly import rank_log_density, select_reference, summarize_log_density
+from elflow.io import TableStream
+from elflow.tabular._anomaly import rank_log_density, summarize_log_density
 from elflow.tabular._arrays import BoolArray, FloatArray
-from elflow.tabular._config import get_config, min_config_numbers, set_config
+from elflow.tabular._blocks import as_stream
+from elflow.tabular._config import check_config, get_config, set_config
 from elflow.tabular._defaults import (
     check_parameters,
     default_members,
     default_options,
     default_recipe,
 )
+from elflow.tabular._encoded import EncodedTable
+from elflow.tabular._explanations import ExplanationQueries
+from elflow.tabular._fit_data import FittedTables, choose_rows_file
 from elflow.tabular._flow import (
     SAMPLE_BLOCK,
     build_model,
@@ -40,33 +45,30 @@ from elflow.tabular._flow import (
     iter_samples,
     measure_inverse_residual,
     score_rows,
-    split_mask,
     stack_members,
     to_single,
 )
-from elflow.tabular._hints import warn_about_columns
 from elflow.tabular._kinds import Declaration
-from elflow.tabular._queries import ConditionalQueries
+from elflow.tabular._known_scores import check_schemas, score_fixed_rows
 from elflow.tabular._random import RandomState, as_generator
+from elflow.tabular._region_queries import Given
 from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
-from elflow.tabular.frames import ContextTable, Table, digest, table_kind
-from elflow.tabular.schema import Schema
+from elflow.tabular.frames import ContextTable, Table, digest
 from elflow.training import Recipe, fit, make_fabric
 
 if TYPE_CHECKING:
+    import pyarrow.dataset as ds
     from lightning_fabric import Fabric
 
 __all__ = ["N_DRAWS", "FlowDensity"]
 
-MIN_ROWS = 5
-"""Minimum number of rows in fit."""
 N_DRAWS = 16
 """Default number of points of each cell from which its probability is estimated."""
 ROW_HASHES = "row_hashes"
 """Name of the hashes of rows among the tensors of a model file."""
 
 
-class FlowDensity(DensityMixin, ConditionalQueries):
+class FlowDensity(DensityMixin, ExplanationQueries, FittedTables):
     """Joint density of the columns of a table, as a scikit-learn estimator.
 
     Tables are of pandas, polars, pyarrow or NumPy, with columns of floats, integers, booleans, categories, strings or
@@ -114,6 +116,7 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         feature_names_in_: Names of the columns, if the table has names.
 
     Example:
+        >>> import pandas as pd
         >>> rng = np.random.default_rng(0)
         >>> table = pd.DataFrame({"size": rng.lognormal(size=500), "kind": rng.choice(["a", "b"], size=500)})
         >>> density = FlowDensity(max_steps=100, random_state=0).fit(table)
@@ -168,23 +171,30 @@ class FlowDensity(DensityMixin, ConditionalQueries):
 
     def fit(
         self,
-        X: Table,
+        X: Table | TableStream | ds.Dataset | str | os.PathLike[str],
         y: object = None,
         *,
-        context: ContextTable | None = None,
+        context: ContextTable | Sequence[str] | None = None,
         sample_weight: ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        rows_file: str | os.PathLike[str] | None = None,
         fabric: Fabric | None = None,
     ) -> FlowDensity:
         """Fit the density of the rows of X by maximum likelihood.
 
         Arguments:
-            X: The table, `(N, columns)`.
+            X: The table, `(N, columns)`. A table in files may be larger than memory: a `pyarrow.dataset.Dataset`, the
+                result of `elflow.io.open_stream`, or the path of a file, a folder, or files that match a pattern. Its
+                rows are encoded into a file, from which batches are read.
             y: Ignored; scikit-learn passes it.
-            context: Context of the rows, a table of N rows. The density is then p(row | context).
+            context: Context of the rows, a table of N rows. The density is then p(row | context). If X is in files, a
+                list of the names of its columns that are the context.
             sample_weight: Weight of each row in the likelihood, `(N,)`.
             checkpoint: File for the state of training after each round. If it exists, training resumes from it, and
                 ends with the weights of an uninterrupted training. It is not deleted at the end.
+            rows_file: File for the encoded rows of a table in files; a temporary one by default. If it exists, and
+                neither the files nor the settings have changed since, rows are read from it. It is not deleted at the
+                end.
             fabric: A launched `lightning_fabric.Fabric` for several processes, instead of `device` and `precision`: see
                 `elflow.training.make_fabric`. All processes fit the same table, and end with the same density.
 
@@ -202,32 +212,33 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         fabric = fabric or make_fabric(self.device, self.precision)
         if getattr(y, "ndim", 1) == 2:
             raise ValueError("y is ignored and must not be a table: pass a context with context=")
-        frame = self._as_frame(X, fitting=True)
-        context_frame = self._as_context(context, len(frame), fitting=True)
-        weight = None if sample_weight is None else _check_sample_weight(sample_weight, frame, ensure_non_negative=True)
-        if weight is not None:  # rows of weight zero have no effect at all, not even on the schema
-            is_used, weight = weight > 0, weight[weight > 0]
-            frame = frame[is_used].reset_index(drop=True)
-            context_frame = None if context_frame is None else context_frame[is_used].reset_index(drop=True)
-        if len(frame) < MIN_ROWS:
-            # scikit-learn's contract asks for the words in brackets
-            raise ValueError(
-                f"X must have at least {MIN_ROWS} rows of positive weight, got {len(frame)} (n_samples={len(frame)})"
-            )
-        # A fit that fails or is interrupted leaves no fitted density, instead of new columns with an old flow.
-        self.__dict__.pop("model_", None)
-        key = self.__dict__.pop("_schema_key", None)  # left by fit_schema
-        if key is None or key != self._digest_schema_input(X, frame, context_frame):
-            self._infer_schemas(X, frame, context_frame)
-        self.n_rows_ = len(frame)
         drawn = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.seed_ = seed = fabric.broadcast(drawn)  # the same in all processes, also without a random state
-        held_out = split_mask(len(frame), self.validation, seed)
-        self.row_hashes_: RowHashes | None = RowHashes.fit(self.schema_, frame, held_out)
-        # Validation rows are to score as new rows do: the widths of cells do not depend on them either.
-        self.schema_ = self.schema_.recount(frame[~held_out])
-        rows, is_validation = self._encode(frame, context_frame, weight), torch.from_numpy(held_out)
-        training_rows, validation_rows = rows.take(~is_validation), rows.take(is_validation)
+        seed = fabric.broadcast(drawn)  # the same in all processes, also without a random state
+        with ExitStack() as stack:
+            stream = as_stream(X)
+            if stream is None:
+                table, content = self._encode_table(X, context, sample_weight, seed)
+            else:
+                if sample_weight is not None:
+                    raise ValueError("sample_weight must be None if X is in files, got weights")
+                path = stack.enter_context(choose_rows_file(rows_file))
+                blocks = self._as_blocks(stream, context, self.verbose and fabric.is_global_zero)
+                table = self._encode_stream(blocks, path, rows_file is not None, seed, fabric)
+                content = ("files",)
+            return self._train(table, content, seed, checkpoint, fabric)
+
+    def _train(
+        self,
+        table: EncodedTable,
+        content: tuple[object, ...],
+        seed: int,
+        checkpoint: str | os.PathLike[str] | None,
+        fabric: Fabric,
+    ) -> FlowDensity:
+        """Train the flow on encoded rows; `content` is all that these depend on besides the settings."""
+        self.seed_ = seed
+        self.row_hashes_: RowHashes | None = table.hashes
+        training_rows, validation_rows = table.training, table.validation
         options, recipe = self._resolve_settings(len(training_rows))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -240,12 +251,12 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         }
         trained, self.training_ = fit(
             model,
-            to_single(training_rows),
+            training_rows,
             to_single(validation_rows),
             recipe,
             seed=seed,
             checkpoint=checkpoint,
-            fingerprint=digest(frame, context_frame, weight, json.dumps(settings, default=_describe_setting)),
+            fingerprint=digest(*content, json.dumps(settings, default=_describe_setting)),
             log_dir=self.log_dir,
             verbose=self.verbose,
             fabric=fabric,
@@ -256,35 +267,43 @@ class FlowDensity(DensityMixin, ConditionalQueries):
             "components": count_components(self.model_),
         }
         self.n_parameters_ = count_parameters(self.model_)
-        reference = torch.from_numpy(select_reference(held_out, seed))
-        self.reference_scores_ = summarize_log_density(score_rows(self.model_, rows.take(reference), N_DRAWS))
+        self.reference_scores_ = summarize_log_density(score_rows(self.model_, table.reference, N_DRAWS))
         return self
 
-    def fit_schema(self, X: Table, context: ContextTable | None = None) -> FlowDensity:
+    def fit_schema(
+        self,
+        X: Table | TableStream | ds.Dataset | str | os.PathLike[str],
+        context: ContextTable | Sequence[str] | None = None,
+    ) -> FlowDensity:
         """Infer the columns of a table and of its context: `schema_` and `context_schema_`.
 
         `fit` does this itself. It reuses the result if it is called next with the same data, so that a program can
         show the columns before training.
 
         Arguments:
-            X: The table, `(N, columns)`.
-            context: Context of the rows, a table of N rows.
+            X: The table, `(N, columns)`, as for `fit`.
+            context: Context of the rows, as for `fit`.
 
         Returns:
             The estimator.
 
         Example:
+            >>> import pandas as pd
             >>> FlowDensity().fit_schema(pd.DataFrame({"count": [3, 4, 4, 9]})).schema_
             Schema of 1 column
             column  kind     dtype  values
             count   integer  int64  3 to 9
         """
         check_parameters(self.get_params())
+        if (stream := as_stream(X)) is not None:
+            blocks = self._as_blocks(stream, context, self.verbose)
+            self.__dict__.pop("model_", None)
+            self._schema_key = self._infer_stream_schemas(blocks)
+            return self
         frame = self._as_frame(X, fitting=True)
         context_frame = self._as_context(context, len(frame), fitting=True)
         self.__dict__.pop("model_", None)  # an earlier flow does not fit the new columns
-        self._infer_schemas(X, frame, context_frame)
-        self._schema_key = self._digest_schema_input(X, frame, context_frame)
+        self._schema_key = self._infer_frame_schemas(X, frame, context_frame)
         return self
 
     def score_samples(self, X: Table, context: ContextTable | None = None, n_draws: int = N_DRAWS) -> FloatArray:
@@ -344,20 +363,34 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         check_is_fitted(self, "model_")
         return rank_log_density(log_density, self.reference_scores_)
 
-    def sample(self, n: int = 1, context: ContextTable | None = None, random_state: RandomState = None) -> Any:
+    def sample(
+        self,
+        n: int = 1,
+        context: ContextTable | None = None,
+        random_state: RandomState = None,
+        given: Given | None = None,
+    ) -> Any:
         """Sample new rows, in a table of the same library, columns and dtypes as the fitted table.
 
         Arguments:
-            n: Number of rows; with a context, number of consecutive rows for each row of the context.
+            n: Number of rows; with a context or a table of conditions, number of consecutive rows for each of its rows.
             context: Context of the rows, if the density was fitted with one.
             random_state: Seed, NumPy `RandomState`, or `torch.Generator`, which is advanced.
+            given: Conditions on columns, by name: a value, a range `(low, high)` with both ends included, either of
+                which may be None, a list or a set of values, or `elflow.MISSING`. Or a table with a row of conditions
+                each; columns that it lacks, and NaN, are drawn. See `iter_given_samples` for how they are drawn.
 
         Example:
             >>> table = np.random.default_rng(0).normal(size=(200, 2))
             >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
             >>> density.sample(3, random_state=1).shape
             (3, 2)
+            >>> rows = density.sample(3, given={0: 0.5, 1: (0, None)}, random_state=1)
+            >>> bool((rows[:, 0] == 0.5).all()), bool((rows[:, 1] >= 0).all())
+            (True, True)
         """
+        if given is not None:
+            return self._collect_given_samples(n, given, context, random_state)
         blocks = list(self._iter_encoded_samples(n, context, random_state))
         return self.schema_.decode(np.concatenate(blocks or [np.zeros((0, self.schema_.features))]))
 
@@ -500,7 +533,16 @@ class FlowDensity(DensityMixin, ConditionalQueries):
         extra = {} if self.row_hashes_ is None else {ROW_HASHES: self.row_hashes_.to_tensor()}
         # The weights were trained in single precision: a file of half the size stores them exactly.
         weights = deepcopy(self.model_).float()
-        write_model(Path(path), "FlowDensity", self.config, weights, self.training_.to_dict(), notes, extra)
+        training, known = self.training_.to_dict(), self.score_fixed_rows()
+        write_model(Path(path), "FlowDensity", self.config, weights, training, notes, extra, known)
+
+    def score_fixed_rows(self) -> list[float | None]:
+        """Log-densities of a few rows that follow from the columns alone, None where they are not finite.
+
+        A model file stores them, so that `elflow verify` can check the scores of another machine.
+        """
+        check_is_fitted(self, "model_")
+        return score_fixed_rows(self)
 
     @property
     def members_(self) -> list[tuple[str, float]]:
@@ -527,33 +569,15 @@ class FlowDensity(DensityMixin, ConditionalQueries):
     def from_file(cls, file: ModelFile) -> FlowDensity:
         """Build a density from the content of a model file."""
         config = deepcopy(file.config)
+        check_config(cls, config, file.n_values)
         density = set_config(cls(**config["parameters"]), config, file.training)
         tensors = dict(file.tensors)
         hashes = tensors.pop(ROW_HASHES, None)
         density.row_hashes_ = None if hashes is None else RowHashes.from_tensor(hashes, file.config["hash_limit"])
-        fill_module(density.model_, tensors)
+        fill_module(density.model_, tensors, file.version)
         density.model_.double()  # files are in single precision, scores in double
+        check_schemas(density)
         return density
-
-    @staticmethod
-    def min_numbers(config: dict[str, Any]) -> int:
-        """Minimum number of numbers in the file of a density of this configuration, without building it."""
-        return min_config_numbers(config)
-
-    def _infer_schemas(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> None:
-        """Set the schemas of the table and of its context, and the warnings about their columns."""
-        with record_warnings() as messages:
-            self.schema_ = Schema.fit(frame, self.columns, self.missing).with_labels_of(X)
-            warn_about_columns(self.schema_, frame, {str(name) for name in self.columns or {}})
-            self.context_schema_ = (
-                None if context is None else Schema.fit(context, None, self.missing, infer_bounds=False)
-            )
-        self.warnings_ = messages
-
-    def _digest_schema_input(self, X: Table, frame: pd.DataFrame, context: pd.DataFrame | None) -> str:
-        """Digest of everything that the schemas depend on."""
-        labels = list(X.columns) if isinstance(X, pd.DataFrame) else None
-        return digest(table_kind(X), labels, frame, context, self.columns, self.missing)
 
     def _resolve_settings(self, n_rows: int) -> tuple[dict[str, Any], Recipe]:
         """Arguments of the flow and training settings for this number of training rows, defaults included."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from elflow._checks import warn_user
+from elflow._checks import check_choice, warn_user
 from elflow.flows.dequantization import Cells
-from elflow.tabular._arrays import FloatArray
+from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._kinds import Declaration, check_objects, holds_dates_as_text, is_identifier
+from elflow.tabular._survey import Survey
 from elflow.tabular.columns import Column, shorten
-from elflow.tabular.frames import Table, as_frame, from_frame, table_kind
+from elflow.tabular.frames import TABLE_KINDS, Table, as_frame, first_row, from_frame, table_kind
 
 __all__ = ["OutsideBoundsWarning", "Schema"]
 
@@ -61,6 +62,7 @@ class Schema:
         declared: Mapping[Any, Declaration] | None = None,
         missing: str = "error",
         infer_bounds: bool = True,
+        survey: Survey | None = None,
     ) -> Schema:
         """Infer the columns of a table.
 
@@ -72,39 +74,54 @@ class Schema:
             declared: Kinds or bounds of some columns, by name: see `Column.fit`.
             missing: `"error"` rejects missing values, `"model"` models them.
             infer_bounds: Whether bounds of continuous columns are inferred where none are declared.
+            survey: What is known about a larger table, if this one has only some of its rows.
         """
         frame = as_frame(table)
+        for name in frame.columns:
+            check_objects(name, frame[name])
+        survey = Survey.of_frame(frame) if survey is None else survey
         declared = {str(name): declaration for name, declaration in (declared or {}).items()}
         if unknown := [name for name in declared if name not in frame.columns]:
             raise ValueError(f"columns must refer to columns of the table ({list(frame.columns)}), got {unknown}")
-        for name in frame.columns:
-            check_objects(name, frame[name])
         if dates := [name for name in frame.columns if name not in declared and holds_dates_as_text(frame[name])]:
             warn_user(
                 f"columns {dates} hold dates as text, which are not modelled as times: convert them to datetimes, with "
                 "pandas.to_datetime for instance"
             )
-        ignored = [name for name in frame.columns if name not in declared and is_identifier(frame[name])]
+        ignored = [
+            name
+            for name in frame.columns
+            if name not in declared and is_identifier(frame[name], survey.counts.get(name))
+        ]
         if ignored:
             _warn_about_identifiers(frame[ignored])
             frame = frame.drop(columns=ignored)
         if frame.shape[1] == 0:
             raise ValueError(f"the table must have a column that does not identify rows, got only {ignored}")
         if missing == "error":
-            _check_no_missing(frame)
+            _check_no_missing(survey.count_missing(list(frame.columns)))
         if empty := [name for name in frame.columns if frame[name].isna().all()]:
             raise ValueError(
                 f"each column must have at least one value, got only missing values in {empty}: drop these columns"
             )
         columns = tuple(
-            Column.fit(frame[name], declared.get(name), missing == "model", infer_bounds) for name in frame.columns
+            Column.fit(frame[name], declared.get(name), missing == "model", infer_bounds, survey.counts.get(name))
+            for name in frame.columns
         )
         return cls(columns, "pandas", ignored=tuple(ignored)).with_labels_of(table)
 
     def recount(self, frame: pd.DataFrame) -> Schema:
         """The same schema with the frequencies of values in some of the fitted rows."""
-        columns = tuple(column.recount(frame[column.name]) for column in self.columns)
-        return replace(self, columns=columns)
+        return self.with_counts(self.count(frame))
+
+    def count(self, frame: pd.DataFrame) -> list[IntArray]:
+        """Numbers of values of each column: see `Column.count`. Those of several blocks of rows add up."""
+        return [column.count(frame[column.name]) for column in self.columns]
+
+    def with_counts(self, counts: Sequence[IntArray]) -> Schema:
+        """The same schema with these numbers of values: see `count`."""
+        pairs = zip(self.columns, counts, strict=True)
+        return replace(self, columns=tuple(column.with_counts(numbers) for column, numbers in pairs))
 
     @property
     def names(self) -> list[str]:
@@ -243,7 +260,8 @@ class Schema:
         frame = frame[self.names]
         for name in self.names:
             check_objects(name, frame[name])
-        _check_no_missing(frame[[column.name for column in self.columns if not column.missing]], fitted=True)
+        complete = [column.name for column in self.columns if not column.missing]
+        _check_no_missing(frame[complete].isna().sum(), fitted=True)
         times = [column for column in self.columns if column.kind == "datetime"]
         frame = frame.copy(deep=False) if times else frame
         for column in times:  # not by `assign`, whose own arguments may be names of columns
@@ -288,6 +306,10 @@ class Schema:
         if labels is not None:  # JSON has no tuples, which are the labels of a pandas MultiIndex
             labels = tuple(tuple(label) if isinstance(label, list) else label for label in labels)
         columns = tuple(Column.from_dict(column) for column in state["columns"])
+        check_choice("table", state["table"], TABLE_KINDS)
+        names = [column.name for column in columns]
+        if not names or len(set(names)) < len(names) or (labels is not None and len(labels) != len(names)):
+            raise ValueError(f"a schema must have columns with different names, one for each label, got {names}")
         return cls(columns, state["table"], labels, tuple(state["ignored"]))
 
 
@@ -296,7 +318,7 @@ def _warn_about_bounds(column: Column, outside: pd.Series) -> None:
     values = f"{len(outside):,} value{'' if len(outside) == 1 else 's'}"
     warn_user(
         f"column {column.name!r} has {values} outside its declared bounds {column.bounds}, first "
-        f"{outside.iloc[0]:g} in row {outside.index[0]}: the density of such rows is zero",
+        f"{outside.iloc[0]:g} in row {first_row() + outside.index[0]}: the density of such rows is zero",
         OutsideBoundsWarning,
     )
 
@@ -327,9 +349,8 @@ def _describe_numbers_as_text(values: pd.Series) -> str:
     )
 
 
-def _check_no_missing(frame: pd.DataFrame, fitted: bool = False) -> None:
+def _check_no_missing(counts: pd.Series, fitted: bool = False) -> None:
     """Raise an error that names the columns with missing values, if there are any."""
-    counts = frame.isna().sum()
     counts = counts[counts > 0]
     if len(counts):
         columns = ", ".join(f"{name!r} ({count})" for name, count in counts.items())

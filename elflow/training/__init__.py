@@ -10,16 +10,19 @@ from elflow.training.devices import (
     name_lost_process,
 )
 from elflow.training.loop import fit
+from elflow.training.permutations import MAX_STORED, Permutation, scramble
 from elflow.training.recipe import OPTIMIZERS, SCHEDULES, Recipe, image_recipe
 from elflow.training.record import Training, format_duration
 from elflow.training.rows import Rows
 
 __all__ = [
     "DEVICES",
+    "MAX_STORED",
     "OPTIMIZERS",
     "PRECISIONS",
     "SCHEDULES",
     "LostProcessError",
+    "Permutation",
     "Recipe",
     "Rows",
     "Training",
@@ -30,4 +33,5 @@ __all__ = [
     "launch",
     "make_fabric",
     "name_lost_process",
+    "scramble",
 ]

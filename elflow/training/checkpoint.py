@@ -1,16 +1,19 @@
-"""Checkpoints of a training run, written atomically and tied to their data by a fingerprint."""
+"""Checkpoints of a training run, written atomically, with a digest, and tied to their data by a fingerprint."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from elflow._files import replacing
+from elflow._digest import BLANK, compute_digest, seal_file
+from elflow._files import locking, replacing
 from elflow.training.recipe import Recipe
 from elflow.training.rows import Rows, RowSource, StreamSource
 
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 __all__ = ["compute_fingerprint", "read_checkpoint", "read_shared_checkpoint", "write_checkpoint"]
+
+
+MAGIC = b"elflow checkpoint 2\n"
+"""Start of a checkpoint, before its digest."""
 
 
 def write_checkpoint(path: Path, state: dict[str, Any], fingerprint: str) -> None:
@@ -29,7 +36,13 @@ def write_checkpoint(path: Path, state: dict[str, Any], fingerprint: str) -> Non
         fingerprint: Identifies data and settings.
     """
     with replacing(path) as temporary:
-        torch.save({"fingerprint": fingerprint, "state": state}, temporary)
+        with temporary.open("wb") as file:
+            file.write(MAGIC + BLANK.encode())
+            # Into memory first: torch reports errors of a file as RuntimeError, and writes its content twice.
+            content = io.BytesIO()
+            torch.save({"fingerprint": fingerprint, "state": state}, content)
+            file.write(content.getbuffer())
+        seal_file(temporary, len(MAGIC))
 
 
 def read_checkpoint(path: Path | None, fingerprint: str) -> dict[str, Any] | None:
@@ -48,14 +61,22 @@ def read_checkpoint(path: Path | None, fingerprint: str) -> dict[str, Any] | Non
     """
     if path is None or not path.exists():
         return None
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        stored: str = content["fingerprint"]
-        state: dict[str, Any] = content["state"]
-    except Exception as error:  # torch.load raises errors of many kinds for damaged files
-        raise ValueError(
-            f"checkpoint must be a file written by elflow, got {path}, which is damaged: {error}"
-        ) from None
+    start = len(MAGIC) + len(BLANK)
+    with path.open("rb") as file:
+        head = file.read(start)
+        if head[: len(MAGIC)] != MAGIC:
+            raise ValueError(
+                f"checkpoint must be a file written by elflow, got {path}, which is damaged or of another version of "
+                "elflow: delete it to start again"
+            )
+        if compute_digest(path, len(MAGIC)).encode() != head[len(MAGIC) :]:
+            raise ValueError(
+                f"checkpoint must be a file written by elflow, got {path}, which is damaged: it does not match its "
+                "digest; delete it to start again"
+            )
+        content = torch.load(io.BytesIO(file.read()), map_location="cpu", weights_only=True)
+    stored: str = content["fingerprint"]
+    state: dict[str, Any] = content["state"]
     if stored != fingerprint:
         raise ValueError(
             f"checkpoint must belong to the same data and settings, got {path} from different data or settings: "
@@ -64,11 +85,19 @@ def read_checkpoint(path: Path | None, fingerprint: str) -> dict[str, Any] | Non
     return state
 
 
-def read_shared_checkpoint(path: Path, fingerprint: str, fabric: Fabric) -> dict[str, Any] | None:
-    """The state in a checkpoint, which the first process reads for all of them."""
+def read_shared_checkpoint(path: Path, fingerprint: str, fabric: Fabric, stack: ExitStack) -> dict[str, Any] | None:
+    """The state in a checkpoint, which the first process reads for all of them.
+
+    Arguments:
+        path: The file.
+        fingerprint: Identifies data and settings.
+        fabric: The processes.
+        stack: Context of the training, in which the first process holds a lock on the checkpoint.
+    """
     outcome: dict[str, Any] | ValueError | None = None
     if fabric.is_global_zero:
         try:
+            stack.enter_context(locking(path))
             outcome = read_checkpoint(path, fingerprint)
         except ValueError as error:
             outcome = error

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.optim.swa_utils import AveragedModel
 
 from elflow._checks import warn_user
+from elflow._interrupts import Interrupted, deferring_interrupts
 from elflow.kernels import NonFiniteError, has_double
-from elflow.training.averages import Mean, make_exponential_average
+from elflow.training.averages import ExponentialAverage, Mean
 from elflow.training.checkpoint import compute_fingerprint, read_shared_checkpoint, write_checkpoint
 from elflow.training.devices import make_fabric, name_lost_process
 from elflow.training.monitor import Monitor
@@ -63,7 +63,8 @@ def fit(
     Training proceeds in rounds of `recipe.round_steps` steps. After each round the averaged weights are scored on the
     validation rows. Batches and noise depend only on the seed and the step, so that a run which resumes from its
     checkpoint ends with the weights of one that was never interrupted, bit for bit. Several processes share each batch
-    and its noise, and follow the training of one process up to rounding.
+    and its noise, and follow the training of one process up to rounding. The command line stores the state after the
+    last step, too, when it is interrupted by a signal.
 
     Arguments:
         flow: The flow; any module for which `flow(context).log_prob(x)` is the log-density. It is not modified.
@@ -74,7 +75,7 @@ def fit(
         recipe: Training settings.
         seed: Seed of batches and noise.
         checkpoint: A file that stores the state after every round. If it exists, training resumes from it. It is not
-            removed at the end.
+            removed at the end. A second training with the same file is refused.
         fingerprint: Text that identifies the data, if `data` is a function. A checkpoint is rejected if this text, the
             rows, the settings other than the time limit, or the shapes of the weights differ.
         log_dir: A folder for logs as CSV and, if TensorBoard is installed, for TensorBoard.
@@ -102,13 +103,14 @@ def fit(
     held_out = None if validation is None else as_rows("validation", validation)
     if held_out is not None:
         held_out.check("validation")
-    path, state = None, None
-    if checkpoint is not None:
-        path = Path(checkpoint)
-        fingerprint = compute_fingerprint(fingerprint, flow, source, held_out, recipe, seed)
-        state = read_shared_checkpoint(path, fingerprint, fabric)
-    start = time.monotonic()
-    with torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []):
+    with ExitStack() as stack:
+        path, state = None, None
+        if checkpoint is not None:
+            path = Path(checkpoint)
+            fingerprint = compute_fingerprint(fingerprint, flow, source, held_out, recipe, seed)
+            state = read_shared_checkpoint(path, fingerprint, fabric, stack)
+        start = time.monotonic()
+        stack.enter_context(torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []))
         torch.manual_seed(seed)
         flow = deepcopy(flow).cpu().train()
         if state is None and (initialize := getattr(flow, "initialize", None)):
@@ -118,22 +120,29 @@ def fit(
         run = _Run(flow, recipe, fabric, start)
         if state is not None:
             run.load_state_dict(state)
-        with (
-            Monitor(recipe, log_dir, verbose) if fabric.is_global_zero else nullcontext() as monitor,
-            name_lost_process(fabric),
-        ):
-            while not run.stopped:
-                is_complete = run.train_round(source, seed, monitor)
-                entry = run.validate(held_out, seed)
+        monitor = stack.enter_context(Monitor(recipe, log_dir, verbose)) if fabric.is_global_zero else None
+        stack.enter_context(name_lost_process(fabric))
+        # Several processes would wait for one that ends after another step than they do.
+        is_deferring = path is not None and fabric.world_size == 1
+        while not run.stopped:
+            with deferring_interrupts() if is_deferring else nullcontext(lambda: None) as run.check_interrupt:
+                try:
+                    is_complete = run.train_round(source, seed, monitor)
+                    entry = run.validate(held_out, seed)
+                except Interrupted as error:
+                    # A second signal may arrive in the midst of a step, whose state must not be stored.
+                    if path is not None and error.is_deferred and run.is_storable:
+                        write_checkpoint(path, run.state_dict(), fingerprint)
+                    raise
                 if monitor is not None:
                     monitor.end_round(entry, run.selection.rounds_left)
                 # Rounds that the time limit has changed are not stored: a resumed run with more time repeats them.
-                if path is not None and is_complete and not run.is_cooling and fabric.is_global_zero:
+                if path is not None and is_complete and run.is_storable and fabric.is_global_zero:
                     write_checkpoint(path, run.state_dict(), fingerprint)
-                if on_round_end is not None and fabric.is_global_zero:
-                    with torch.random.fork_rng(devices=[]):
-                        on_round_end(run.averaged.module.eval(), entry)
-                    run.averaged.module.train()
+            if on_round_end is not None and fabric.is_global_zero:
+                with torch.random.fork_rng(devices=[]):
+                    on_round_end(run.averaged.module.eval(), entry)
+                run.averaged.module.train()
         best = run.load_best()
     return cast(F, best.eval()), Training(run.history, run.seconds, run.stopped, run.skipped)
 
@@ -149,13 +158,11 @@ class _Run:
         self.fabric = fabric
         flow = flow.to(fabric.device)
         self.flow = flow
-        self.parameters = [p for p in flow.parameters() if p.requires_grad]
-        optimizer = recipe.make_optimizer(self.parameters)
+        optimizer = recipe.make_optimizer(flow)
         self.scheduler = recipe.make_scheduler(optimizer)
         # All processes start from the weights of the first one: setup copies them, to be averaged afterwards.
         self.module, self.optimizer = fabric.setup(LogLikelihood(flow), optimizer)
-        self.averaged = AveragedModel(flow, multi_avg_fn=make_exponential_average(recipe.ema_decay))
-        self.averaged.n_averaged.fill_(1)  # the initial weights are the first ones averaged
+        self.averaged = ExponentialAverage(flow, recipe.ema_decay)
         self.history: list[dict[str, float]] = []
         self.selection = Selection(flow, recipe.patience, recipe.race_steps)
         self.step = 0
@@ -166,6 +173,9 @@ class _Run:
         self._seconds_before = 0.0  # of earlier runs, which this one continues
         self._start = start  # the time before the initialisation of the flow
         self._training_mean = Mean()
+        self._round_end: int | None = None  # the last step of a round that is not validated yet
+        self._random_state: list[Tensor] | None = None  # of the round of a checkpoint that continues in this run
+        self.check_interrupt: Callable[[], None] = lambda: None
 
     @property
     def seconds(self) -> float:
@@ -178,18 +188,39 @@ class _Run:
 
     def train_round(self, source: RowSource | StreamSource, seed: int, monitor: Monitor | None) -> bool:
         """Train for one round, and return whether it is complete: the time limit may cut it short."""
-        # The noise of a round depends on seed and step only: a resumed training draws the same, and so do processes
-        # that share its batches.
-        torch.manual_seed(seed * 1_000_003 + self.step)
-        self._training_mean = Mean()
-        end = min(self.step + self.recipe.round_steps, self.recipe.max_steps)
+        if self._round_end is None:
+            # The noise of a round depends on seed and step only: a resumed training draws the same, and so do processes
+            # that share its batches.
+            torch.manual_seed(seed * 1_000_003 + self.step)
+            self._training_mean = Mean()
+            self._round_end = self.recipe.end_of_round(self.step)
+        elif self._random_state is not None:
+            self._set_random_state(self._random_state)
+            self._random_state = None
+        end = self._round_end
         for batch in source.iter_batches(range(self.step, end)):
             self.train_step(batch)
             if monitor is not None:
                 monitor.advance(self.step, self._training_mean.value)
             if self._time_left() <= 0:
                 break
+            self.check_interrupt()
         return self.step == end
+
+    @property
+    def is_storable(self) -> bool:
+        """Whether a run with a longer time limit would have reached the same state."""
+        return not self.is_cooling
+
+    def _get_random_state(self) -> list[Tensor]:
+        """States of the generators that draw noise: of the CPU, and of the device if it has its own."""
+        device = self.fabric.device
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+    def _set_random_state(self, states: Sequence[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if len(states) > 1 and self.fabric.device.type == "cuda":
+            torch.cuda.set_rng_state(states[1], self.fabric.device)
 
     def train_step(self, batch: Rows) -> None:
         """One step of the optimizer on a batch of all processes.
@@ -215,7 +246,7 @@ class _Run:
         # The norm is the same in all processes, unlike the loss.
         if torch.isfinite(norm) and not self._is_any(not bool(torch.isfinite(loss))):
             self._update_weights()
-            self.averaged.update_parameters(self.flow)
+            self.averaged.update()
             self.skipped_in_a_row = 0
             self._training_mean.add(total, weight)
         else:
@@ -287,6 +318,7 @@ class _Run:
             "training": self._sum_over_processes(self._training_mean).value,
         }
         score = entry["training"]
+        self.averaged.copy_buffers()
         weights = self.averaged.module.state_dict()
         if validation is None:
             self.selection.keep(weights)
@@ -307,6 +339,7 @@ class _Run:
             self.stopped = "time_limit"
         entry["seconds"] = round(self.seconds, 3)
         self.history.append(entry)
+        self._round_end = None
         return entry
 
     def _score(self, validation: Rows, seed: int) -> tuple[list[float], float]:
@@ -320,6 +353,7 @@ class _Run:
         for start in range(0, len(validation), MAX_BLOCK_ROWS):
             block = validation.take(slice(start, start + MAX_BLOCK_ROWS))
             blocks.append(self._gather(self._score_parts(flow, self._take_share(block)), len(block)))
+            self.check_interrupt()
         flow.train()
         log_probs = torch.cat(blocks, 1)
         weight = None if validation.weight is None else validation.weight.to(log_probs.device)
@@ -385,7 +419,13 @@ class _Run:
             "scheduler": self.scheduler.state_dict(),
             "selection": self.selection.state_dict(),
             "seconds": self.seconds,
+            "round": None if self._round_end is None else self._get_round_state(),
         } | {name: getattr(self, name) for name in _COUNTERS}
+
+    def _get_round_state(self) -> dict[str, Any]:
+        """State of a round that is not complete."""
+        mean = self._training_mean
+        return {"end": self._round_end, "mean": [mean.total, mean.weight], "random": self._get_random_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of a checkpoint."""
@@ -396,6 +436,9 @@ class _Run:
         self.selection.load_state_dict(state["selection"])
         self._freeze_finished_parts()
         self._seconds_before = state["seconds"]
+        if (begun := state["round"]) is not None:
+            self._round_end, self._random_state = begun["end"], begun["random"]
+            self._training_mean.total, self._training_mean.weight = begun["mean"]
         for name in _COUNTERS:
             setattr(self, name, state[name])
         if self.stopped in ("", "time_limit"):  # the new time limit may be longer

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from torch import nn
 from torch.nn import Parameter
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, ReduceLROnPlateau, StepLR
@@ -35,6 +35,8 @@ class Recipe:
         batch_size: Number of rows in a batch.
         max_steps: Maximum number of steps.
         round_steps: Number of steps in a round.
+        early_rounds: Number of additional rounds within the first one: with 3 of them, rounds end after an eighth, a
+            quarter and a half of `round_steps`, for data that are learnt, or overfitted, in a few steps.
         patience: Number of rounds without a better held-out log-likelihood after which training stops.
         race_steps: Number of steps after which only the best member of a mixture is trained; None trains all of them.
         time_limit: Maximum time in seconds, over all runs if training is resumed; None for no limit.
@@ -42,7 +44,8 @@ class Recipe:
             the state before, so that a training which resumes with more time is not changed by it.
         max_grad_norm: Maximum norm of the gradient; longer gradients are scaled down. Infinity for no clipping.
         ema_decay: Decay of the exponential moving average of the weights; 0 for no averaging.
-        weight_decay: Weight decay.
+        weight_decay: Weight decay. With `"adamw"` it shrinks matrices of weights only: a density that depends on
+            nothing else than biases may have any shape.
         halve_every: See `schedule`.
         plateau_patience: See `schedule`.
         plateau_threshold: See `schedule`; in nats.
@@ -52,7 +55,7 @@ class Recipe:
         gamma: See `schedule`.
         min_learning_rate: See `schedule`.
         optimizer: `"adamw"`, whose weight decay shrinks the weights by themselves, or `"adam"`, which adds it to the
-            gradient, as in the paper.
+            gradient of all parameters, as in the paper.
 
     Example:
         >>> recipe = Recipe(schedule="cosine", max_steps=5_000)
@@ -65,6 +68,7 @@ class Recipe:
     batch_size: int = 256
     max_steps: int = 20_000
     round_steps: int = 200
+    early_rounds: int = 0
     patience: int = 20
     race_steps: int | None = None
     time_limit: float | None = None
@@ -90,7 +94,8 @@ class Recipe:
             object.__setattr__(self, name, check_count(name, getattr(self, name)))
         for name in ("halve_every", "plateau_patience", "warmup_steps"):
             object.__setattr__(self, name, check_count(name, getattr(self, name)))
-        object.__setattr__(self, "hold_steps", check_count("hold_steps", self.hold_steps, least=0))
+        for name in ("hold_steps", "early_rounds"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name), least=0))
         check_choice("schedule", self.schedule, SCHEDULES)
         if self.race_steps is not None:
             object.__setattr__(self, "race_steps", check_count("race_steps", self.race_steps))
@@ -112,10 +117,30 @@ class Recipe:
         """The settings as a dictionary for JSON."""
         return asdict(self)
 
-    def make_optimizer(self, parameters: Sequence[Parameter]) -> Optimizer:
-        """The optimizer of some parameters."""
-        chosen = OPTIMIZERS[self.optimizer]
-        return chosen(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
+    def end_of_round(self, step: int) -> int:
+        """Number of steps at the end of the round that begins after `step` steps.
+
+        Example:
+            >>> recipe, ends = Recipe(round_steps=100, early_rounds=2, max_steps=250), [0]
+            >>> while ends[-1] < 250:
+            ...     ends.append(recipe.end_of_round(ends[-1]))
+            >>> ends
+            [0, 25, 50, 100, 200, 250]
+        """
+        early = [self.round_steps >> k for k in range(self.early_rounds, 0, -1)]
+        end = next((end for end in early if end > step), (step // self.round_steps + 1) * self.round_steps)
+        return min(end, self.max_steps)
+
+    def make_optimizer(self, flow: nn.Module) -> Optimizer:
+        """The optimizer of the trainable parameters of a flow."""
+        weights: list[Parameter] = []
+        others: list[Parameter] = []
+        for name, parameter in flow.named_parameters():
+            if parameter.requires_grad:
+                (weights if self.optimizer == "adam" or _is_weight(name, parameter) else others).append(parameter)
+        groups = [{"params": weights, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        # The first group tells the learning rate: it must not be empty.
+        return OPTIMIZERS[self.optimizer]([g for g in groups if g["params"]], lr=self.learning_rate, fused=True)
 
     def make_scheduler(self, optimizer: Optimizer) -> LRScheduler | ReduceLROnPlateau:
         """Learning-rate scheduler; `"plateau"` steps after each round, all others after each training step."""
@@ -137,6 +162,11 @@ class Recipe:
         if self.schedule == "constant":
             return StepLR(optimizer, 1, gamma=1.0)
         return WarmupExponential(optimizer, self.warmup_steps, self.hold_steps, self.gamma, self.min_learning_rate)
+
+
+def _is_weight(name: str, parameter: Parameter) -> bool:
+    """Whether a parameter is a matrix of weights, and no bias, location, scale or network without inputs."""
+    return parameter.dim() > 1 and len(parameter) > 1 and not name.endswith("bias")
 
 
 class WarmupExponential(LRScheduler):

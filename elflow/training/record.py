@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
+
+from elflow._json_types import check_json
 
 __all__ = ["STOP_REASONS", "Training", "format_duration"]
 
@@ -58,8 +61,15 @@ class Training:
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Training:
         """Build the record from the result of `to_dict`."""
+        # Log-likelihoods in the history may be NaN, which the types of JSON exclude: each round is checked for itself.
+        check_json(state | {"history": []} if isinstance(state, dict) else state, Training, "training")
+        check_json(state["history"], list[dict[str, Any]], "training.history")
+        for number, entry in enumerate(state["history"]):
+            wrong = [name for name, value in entry.items() if isinstance(value, bool) or not isinstance(value, Real)]
+            if wrong or not isinstance(entry.get("step"), int):
+                raise ValueError(f"training.history[{number}] must have numbers and a step, got {entry}")
         training = cls(**state)
-        training.describe()  # raises an error for wrong types, as in a damaged file
+        training.describe()  # raises an error for numbers out of range
         return training
 
 

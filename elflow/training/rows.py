@@ -1,4 +1,4 @@
-"""Training data in memory: rows with context and weights, and batches of them."""
+"""Training data: rows with context and weights, in memory or in a memory-mapped file, and batches of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from elflow._checks import check_finite
 from elflow.flows.dequantization import Cells
 from elflow.kernels import has_double
+from elflow.training.permutations import Permutation
 
 __all__ = ["Batch", "RowSource", "Rows", "StreamSource", "as_rows"]
 
@@ -108,6 +109,19 @@ class Rows:
             if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel():
                 check_finite(name + suffix, tensor.reshape(len(tensor), -1))
 
+    def concatenate(self, others: Sequence[Rows]) -> Rows:
+        """These rows, followed by others of the same kind."""
+        every = [rows for rows in [self, *others] if len(rows)] or [self]
+        if len(every) == 1:
+            return every[0]
+        parts = zip(*(rows._list_parts() for rows in every), strict=True)
+        *x, context, weight, noise = (None if group[0] is None else torch.cat(group) for group in parts)
+        return Rows(Cells(*x) if isinstance(self.x, Cells) else x[0], context, weight, noise)
+
+    def _list_parts(self) -> list[Any]:
+        x = [*self.x] if isinstance(self.x, Cells) else [self.x]
+        return [*x, self.context, self.weight, self.noise]
+
     def update_digest(self, digest: Any) -> None:
         """Add all values to a digest of hashlib."""
         parts = [*self.x] if isinstance(self.x, Cells) else [self.x]
@@ -145,7 +159,7 @@ def as_rows(name: str, data: Batch) -> Rows:
 
 
 class RowSource:
-    """Batches of rows in memory, as slices of random permutations.
+    """Batches of rows in memory or in a memory-mapped file, as slices of random permutations.
 
     Each pass over the rows has its own permutation, which depends only on the seed and the index of the pass. So the
     batch of a step depends only on the index of the step, and a resumed training sees the batches that it would have
@@ -182,10 +196,10 @@ class RowSource:
 
         Rows with weights are drawn with replacement, in proportion to these.
         """
-        generator = torch.Generator().manual_seed(self.seed)
         if self.rows.weight is None or (self.rows.weight == self.rows.weight[0]).all():
-            return self.rows.take(torch.randperm(len(self.rows), generator=generator)[:count])
+            return self.rows.take(Permutation(len(self.rows), self.seed).take(0, count))
         # torch.multinomial takes at most 2^24 rows
+        generator = torch.Generator().manual_seed(self.seed)
         cumulative = self.rows.weight.double().cumsum(0)
         u = torch.rand(min(count, len(self.rows)), dtype=torch.double, generator=generator) * cumulative[-1]
         return self.rows.take(torch.searchsorted(cumulative, u, right=True).clamp(max=len(self.rows) - 1))
@@ -193,15 +207,15 @@ class RowSource:
     def iter_batches(self, steps: range) -> Iterator[Rows]:
         """Yield the batch of each step."""
         per_pass = len(self.rows) // self.batch_size
-        current, order = -1, torch.empty(0)
+        current, order = -1, Permutation(1, 0)
         rows = self._rows_at_hand
         for step in steps:
             number, position = divmod(step, per_pass)
             if number != current:
-                generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
                 # Permutations are those of the CPU on every device.
-                current, order = number, torch.randperm(len(rows), generator=generator).to(rows.device)
-            yield rows.take(order[position * self.batch_size : (position + 1) * self.batch_size]).to(self.device)
+                current, order = number, Permutation(len(rows), self.seed * 1_000_003 + number)
+            index = order.take(position * self.batch_size, (position + 1) * self.batch_size)
+            yield rows.take(index.to(rows.device)).to(self.device)
 
 
 class StreamSource:

@@ -1,6 +1,7 @@
 """Every benchmark, run on small generated data: from the jobs to the report."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from experiments.bench import (
     image_speed,
     images,
     kernels,
+    larger_than_memory,
     mixed,
     quantiles,
     scale,
@@ -94,7 +96,8 @@ def test_jobs_have_unique_keys_and_follow_from_the_plan(data):
 
 
 def test_timings_are_exclusive():
-    timings = {"kernels", "flows", "digits", "crash", "race", "scale", "image-sampling", "image-speed"}
+    timings = {"kernels", "flows", "digits", "crash", "race", "horizon", "scale", "image-sampling", "image-speed"}
+    timings |= {"larger-than-memory"}
     assert {name for name in GROUPS["bench"].members if load("bench", name).exclusive} == timings
 
 
@@ -278,6 +281,13 @@ def test_race(tmp_path):
     assert "of 2 tables" in report.text
 
 
+def test_horizon(tmp_path):
+    report = run_bench("horizon", tmp_path, sets="time-series")
+    (table,) = report.tables
+    assert [row[:2] for row in table.rows] == [["time-series", "60 x 8"]]
+    assert "of 1 tables" in report.text
+
+
 def test_simulators(tmp_path):
     report = run_bench("simulators", tmp_path, seeds="2")
     (table,) = report.tables
@@ -346,15 +356,34 @@ def test_crash(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_scale(tmp_path, monkeypatch):
     monkeypatch.setattr(scale, "GROUP_ROWS", 400)
+    monkeypatch.setattr(scale, "N_COMPARED_ROWS", {"floats": 8, "mixed": 8})
+    monkeypatch.setattr(scale, "time_calls", partial(scale.time_calls, least=2))
     report = run_bench("scale", tmp_path, effort=0.0001)
-    assert report.tables[0].rows[0] == ["rows", "1,000", "10"]
-    record = scale.EXPERIMENT.work(
-        Plan(), {"seed": 0, "threads": 1, "steps": 1, "rows": 900, "training_rows": 500}, None
-    )
+    assert [row[:2] for row in report.tables[0].rows] == [
+        ["six columns of floats", "1,000"],
+        ["eight columns of every kind", "50"],
+    ]
+    settings = {"table": "mixed", "seed": 0, "threads": 1, "steps": 1, "rows": 900, "training_rows": 500}
+    record = scale.EXPERIMENT.work(Plan(), settings, None)
     assert record["largest_difference"] == 0
+    assert record["kernel_difference"] < 1e-9
     assert record["scored_rows"] == 900
-    poor = scale.report(Plan(), {"score": record | {"scored_rows": 8, "peak_gib": 2.0}}, tmp_path)
+    poor = scale.report(Plan(), {"mixed": record | {"scored_rows": 8, "peak_gib": 2.0}}, tmp_path)
     assert len(poor.failures) == 2
+
+
+@pytest.mark.slow
+def test_larger_than_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(larger_than_memory, "FILE_ROWS", 300)
+    record = larger_than_memory.EXPERIMENT.work(Plan(), {"seed": 0, "threads": 1, "steps": 2, "rows": 1000}, tmp_path)
+    assert record["n_rows_fitted"] == 1000
+    assert 0.1 < record["beyond_cache_gib"] <= record["peak_gib"] < 1.5
+    large = record | {"rows": 10**6, "encoded_bytes": 10**8, "preparation_cpu_seconds": 1.0}
+    larger = large | {"rows": 2 * 10**6, "beyond_cache_gib": 1.6, "preparation_cpu_seconds": 4.0}
+    report = larger_than_memory.report(Plan(), {"a": record, "b": large, "c": larger}, tmp_path)
+    assert "Reading and encoding takes 3.0 microseconds of CPU time per row" in report.text
+    assert [row[0] for row in report.tables[0].rows] == ["1,000", "1,000,000", "2,000,000"]
+    assert len(report.failures) == 3  # rows that were not fitted, twice, and memory
 
 
 def test_wide(tmp_path, data, monkeypatch):

@@ -5,6 +5,7 @@ namespace elflow {
 #define ELFLOW_DECLARE(isa)                                  \
   namespace isa {                                            \
   extern const Kernels float32_kernels, float64_kernels;     \
+  extern const MixtureKernels mixture_kernels;               \
   }
 #if defined(ELFLOW_WITH_AVX512)
 ELFLOW_DECLARE(avx512)
@@ -22,12 +23,12 @@ static bool always() { return true; }
 const std::vector<InstructionSet>& instruction_sets() {
   static const std::vector<InstructionSet> sets{
 #if defined(ELFLOW_WITH_AVX512)
-      {"avx512", has_avx512, avx512::float32_kernels, avx512::float64_kernels},
+      {"avx512", has_avx512, avx512::float32_kernels, avx512::float64_kernels, avx512::mixture_kernels},
 #endif
 #if defined(ELFLOW_WITH_AVX2)
-      {"avx2", has_avx2, avx2::float32_kernels, avx2::float64_kernels},
+      {"avx2", has_avx2, avx2::float32_kernels, avx2::float64_kernels, avx2::mixture_kernels},
 #endif
-      {"baseline", always, baseline::float32_kernels, baseline::float64_kernels},
+      {"baseline", always, baseline::float32_kernels, baseline::float64_kernels, baseline::mixture_kernels},
   };
   return sets;
 }

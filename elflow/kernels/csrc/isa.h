@@ -12,6 +12,7 @@ struct InstructionSet {
   std::string name;
   bool (*supported)();
   const Kernels &float32, &float64;
+  const MixtureKernels& mixture;
 };
 
 // From the most capable to the least; the last one runs everywhere.

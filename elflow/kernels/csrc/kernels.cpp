@@ -4,6 +4,7 @@
 #include "bumps.h"
 #include "elf.h"
 #include "lipschitz.h"
+#include "mixture.h"
 
 namespace elflow::ELFLOW_ISA {
 namespace {
@@ -178,6 +179,8 @@ constexpr Kernels table() {
 }  // namespace
 
 extern const Kernels float32_kernels, float64_kernels;
+extern const MixtureKernels mixture_kernels;
+const MixtureKernels mixture_kernels = {tile_rows, Tile::doubles, score_tiles};
 const Kernels float32_kernels = table<float>();
 const Kernels float64_kernels = table<double>();
 

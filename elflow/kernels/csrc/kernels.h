@@ -59,6 +59,68 @@ struct Span {
   std::int64_t begin, end;
 };
 
+// Number of outputs of a linear layer that are computed together.
+constexpr int linear_block = 8;
+
+// A masked linear layer. Each block of outputs stores the inputs that any of its outputs sees, and the weights of these.
+struct Linear {
+  std::int64_t inputs, outputs;
+  bool prefix;                 // whether each block sees the first inputs, up to some number
+  const std::int64_t* starts;  // of the blocks in `seen`, and the end
+  const std::int32_t* seen;
+  const double* weights;  // `linear_block` for each seen input
+  const double* bias;     // padded to whole blocks
+  bool relu;              // of the results
+};
+
+// A network that is the same for all rows, normalised.
+struct Shared {
+  double scale, b2;
+  const double *w1, *b1, *w2;
+};
+
+// A layer of a flow: y = (x - loc) scale or, with units, one network for each coordinate.
+struct Layer {
+  const double *loc, *scale;
+  std::int64_t units;
+  std::int64_t size;     // parameters of a network: its bumps, b2, and the log-scale if there is one
+  double bound, largest;  // of the Lipschitz constant, and of a logarithm
+  double largest_scale;   // bound of the log-scale; 0 if there is none
+  const std::int32_t* network;  // of each coordinate, among those that the linear layers compute; -1 for the shared one
+  Shared shared;
+  std::int64_t linears;
+  const Linear* linear;
+};
+
+// A flow, after an optional triangular map: y = scale (u + L u), u = x[order] - loc - B c.
+struct Member {
+  double constant;  // the logarithm of its weight and of everything that does not depend on the row
+  const std::int32_t* order;  // null without the map
+  const double *loc, *lower, *scale, *coefficients;
+  std::int64_t layers;
+  const Layer* layer;
+};
+
+struct Mixture {
+  std::int64_t features, context, members;
+  const Member* member;
+  std::int64_t units, hidden, outputs;  // the largest of all layers
+};
+
+// Row n has the context n / repeats.
+struct RowBatch {
+  const double *x, *context;
+  std::int64_t repeats;
+  double* log_density;
+};
+
+// The log-densities of rows under a mixture, in double precision; NaN for rows that need the slower, more careful path.
+struct MixtureKernels {
+  int tile_rows;
+  std::int64_t (*scratch_doubles)(const Mixture&);
+  void (*score)(const Mixture&, const RowBatch&, Span rows, double* scratch);
+};
+
 // Functions for one dtype on one instruction set.
 struct Kernels {
   // Lipschitz constants; NaN for networks with a parameter that is not finite. The scratch memory holds `scratch_doubles`

@@ -1,5 +1,6 @@
 // The Python module: cuts the work on a batch of networks into tasks for threads.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -187,6 +188,118 @@ void bumps(bool is_double, std::int64_t count, std::int64_t units, double larges
 }
 
 }  // namespace
+
+// A mixture of flows that owns copies of its parameters. It is built in the order of its parts: a member, its layers, and the
+// linear layers of each.
+class MixtureProgram {
+  template <class T>
+  using Array = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
+
+  struct LinearPart {
+    std::int64_t inputs;
+    bool prefix;
+    std::vector<std::int64_t> starts;
+    std::vector<std::int32_t> seen;
+    std::vector<double> weights, bias;
+    bool relu;
+  };
+  struct LayerPart {
+    Layer layer{};
+    std::vector<double> loc, scale, w1, b1, w2;
+    std::vector<std::int32_t> network;
+    std::vector<LinearPart> linears;
+    std::vector<Linear> views;
+  };
+  struct MemberPart {
+    double constant;
+    std::vector<std::int32_t> order;
+    std::vector<double> loc, lower, scale, coefficients;
+    std::vector<LayerPart> layers;
+    std::vector<Layer> views;
+  };
+
+  std::vector<MemberPart> members_;
+  std::vector<Member> views_;
+  Mixture mixture_{};
+
+  template <class T>
+  static std::vector<T> copy(const Array<T>& array) {
+    return {array.data(), array.data() + array.size()};
+  }
+
+ public:
+  MixtureProgram(std::int64_t features, std::int64_t context) { mixture_.features = features, mixture_.context = context; }
+
+  void add_member(double constant) { members_.push_back({constant}); }
+
+  void add_triangular(Array<std::int32_t> order, Array<double> loc, Array<double> lower, Array<double> scale,
+                      Array<double> coefficients) {
+    MemberPart& member = members_.at(members_.size() - 1);
+    member.order = copy(order), member.loc = copy(loc), member.lower = copy(lower), member.scale = copy(scale);
+    member.coefficients = copy(coefficients);
+  }
+
+  void add_affine(Array<double> loc, Array<double> scale) {
+    LayerPart part;
+    part.loc = copy(loc), part.scale = copy(scale);
+    members_.at(members_.size() - 1).layers.push_back(std::move(part));
+  }
+
+  void add_networks(std::int64_t units, std::int64_t size, double bound, double largest, double largest_scale,
+                    Array<std::int32_t> network) {
+    LayerPart part;
+    part.layer.units = units, part.layer.size = size, part.layer.bound = bound, part.layer.largest = largest;
+    part.layer.largest_scale = largest_scale;
+    part.network = copy(network);
+    mixture_.units = std::max(mixture_.units, units);
+    members_.at(members_.size() - 1).layers.push_back(std::move(part));
+  }
+
+  void add_shared(double scale, Array<double> w1, Array<double> b1, Array<double> w2, double b2) {
+    LayerPart& part = members_.at(members_.size() - 1).layers.back();
+    part.layer.shared.scale = scale, part.layer.shared.b2 = b2;
+    part.w1 = copy(w1), part.b1 = copy(b1), part.w2 = copy(w2);
+  }
+
+  void add_linear(std::int64_t inputs, bool prefix, Array<std::int64_t> starts, Array<std::int32_t> seen, Array<double> weights, Array<double> bias,
+                  bool relu) {
+    const auto outputs = static_cast<std::int64_t>(bias.size());
+    members_.at(members_.size() - 1).layers.back().linears.push_back({inputs, prefix, copy(starts), copy(seen), copy(weights), copy(bias), relu});
+    // The last linear layer of a network is not hidden, but this only costs memory.
+    mixture_.hidden = std::max(mixture_.hidden, outputs), mixture_.outputs = std::max(mixture_.outputs, outputs);
+  }
+
+  // Sets all pointers; the parts must not move afterwards.
+  void finish() {
+    views_.clear();
+    for (MemberPart& member : members_) {
+      member.views.clear();
+      for (LayerPart& part : member.layers) {
+        part.views.clear();
+        for (const LinearPart& l : part.linears)
+          part.views.push_back({l.inputs, static_cast<std::int64_t>(l.bias.size()), l.prefix, l.starts.data(), l.seen.data(), l.weights.data(),
+                                l.bias.data(), l.relu});
+        Layer& layer = part.layer;
+        layer.loc = part.loc.data(), layer.scale = part.scale.data(), layer.network = part.network.data();
+        layer.shared.w1 = part.w1.data(), layer.shared.b1 = part.b1.data(), layer.shared.w2 = part.w2.data();
+        layer.linears = static_cast<std::int64_t>(part.views.size()), layer.linear = part.views.data();
+        member.views.push_back(layer);
+      }
+      views_.push_back({member.constant, member.order.empty() ? nullptr : member.order.data(), member.loc.data(),
+                        member.lower.data(), member.scale.data(), member.coefficients.data(),
+                        static_cast<std::int64_t>(member.views.size()), member.views.data()});
+    }
+    mixture_.members = static_cast<std::int64_t>(views_.size()), mixture_.member = views_.data();
+  }
+
+  void score(std::int64_t count, Address x, Address context, std::int64_t repeats, Address log_density, int threads) const {
+    const MixtureKernels& k = chosen->mixture;
+    const RowBatch rows{at<double>(x), at<double>(context), repeats, at<double>(log_density)};
+    for_tasks(count, k.tile_rows, k.scratch_doubles(mixture_), threads,
+              [&](Span span, double* memory) { k.score(mixture_, rows, span, memory); });
+  }
+};
+
 }  // namespace elflow
 
 NB_MODULE(_native, m) {
@@ -198,6 +311,16 @@ NB_MODULE(_native, m) {
                     std::int64_t, Address, std::int64_t>(),
            nb::arg("is_double"), nb::arg("count"), nb::arg("units"), nb::arg("w1"), nb::arg("w1_row"), nb::arg("b1"),
            nb::arg("b1_row"), nb::arg("w2"), nb::arg("w2_row"), nb::arg("b2") = 0, nb::arg("b2_row") = 0);
+  nb::class_<MixtureProgram>(m, "Mixture")
+      .def(nb::init<std::int64_t, std::int64_t>())
+      .def("add_member", &MixtureProgram::add_member)
+      .def("add_triangular", &MixtureProgram::add_triangular)
+      .def("add_affine", &MixtureProgram::add_affine)
+      .def("add_networks", &MixtureProgram::add_networks)
+      .def("add_shared", &MixtureProgram::add_shared)
+      .def("add_linear", &MixtureProgram::add_linear)
+      .def("finish", &MixtureProgram::finish)
+      .def("score", &MixtureProgram::score, unlocked);
   m.def("instruction_sets", &available);
   m.def("instruction_set", [] { return chosen->name; });
   m.def("choose_instruction_set", &choose);

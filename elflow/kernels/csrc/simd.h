@@ -80,6 +80,31 @@ static inline vec min(vec a, vec b) { return a < b ? a : b; }
 static inline vec max(vec a, vec b) { return a > b ? a : b; }
 static inline vec abs(vec a) { return (vec)((ivec)a & INT64_MAX); }
 
+// Zero for negative numbers; NaN stays.
+static inline vec rectify(vec a) { return a < 0.0 ? vec{} : a; }
+
+static inline bool any(ivec bits) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi64_mask((__m512i)bits, (__m512i)bits) != 0;
+#else
+  std::int64_t some = bits[0];
+  for (int l = 1; l < lanes; ++l) some |= bits[l];
+  return some != 0;
+#endif
+}
+
+// Element `index` of each lane of an array of vectors.
+static inline vec gather(const double* elements, ivec index) {
+#if defined(__AVX512F__)
+  const ivec lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  return (vec)_mm512_i64gather_pd((__m512i)(index * lanes + lane), elements, 8);
+#else
+  vec v;
+  for (int l = 0; l < lanes; ++l) v[l] = elements[index[l] * lanes + l];
+  return v;
+#endif
+}
+
 static inline double abs(double a) { return __builtin_fabs(a); }
 static inline bool finite(double x) { return __builtin_isfinite(x); }
 
@@ -93,6 +118,18 @@ static inline vec exp(vec x) {
 #pragma GCC unroll 13
   for (const double factorial : factorials) p = p * r + 1 / factorial;
   return p * (vec)(((ivec)shifted << 52) + (ivec)splat(1.0));
+}
+
+// The logarithm of positive normal numbers, with an absolute error of a few units of 1e-16 for results near 0:
+// that of the power of two, and 2 artanh((m - 1) / (m + 1)) of the rest m, which is within a factor of sqrt(2) of 1.
+static inline vec log(vec x) {
+  constexpr std::int64_t root_half = 0x3fe6a09e667f3bcd;
+  const ivec bits = (ivec)x, power = (bits - root_half) >> 52;
+  const vec m = (vec)(bits - (power << 52)), r = (m - 1.0) / (m + 1.0), square = r * r;
+  vec p = splat(1.0 / 23);
+#pragma GCC unroll 11
+  for (int n = 21; n > 0; n -= 2) p = p * square + 1.0 / n;
+  return __builtin_convertvector(power, vec) * 0x1.62e42fefa39efp-1 + 2.0 * r * p;
 }
 
 // Of each pair of blocks of `distance` lanes, the first of a and the first of b, or the second of a and the second of b.

@@ -1,0 +1,132 @@
+"""Write golden model files of the present format version: `python tests/golden/make.py tests/golden/v2`.
+
+Each model is stored beside a JSON file with inputs and the scores that it had when it was saved. The files of a version
+are made once, by the code that introduced the version, and never again: `tests/test_golden.py` loads all of them.
+"""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+import elflow
+from elflow.activations import QELU
+
+SMALL = {"transforms": 2, "units": 4, "hidden_features": [8]}
+N_ROWS, N_SCORED = 200, 12
+
+
+def make_table() -> pd.DataFrame:
+    """A table with columns of all kinds, atoms and missing values."""
+    rng = np.random.default_rng(0)
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, N_ROWS), "D")
+    amount = np.where(rng.random(N_ROWS) < 0.3, 0.0, rng.lognormal(size=N_ROWS))
+    table = pd.DataFrame(
+        {
+            "size": rng.lognormal(size=N_ROWS),
+            "height": np.round(rng.normal(170, 10, N_ROWS)),
+            "amount": amount,
+            "count": rng.poisson(3, N_ROWS),
+            "kind": rng.choice(["a", "b", "c"], N_ROWS),
+            "day": days,
+            "ok": rng.random(N_ROWS) < 0.3,
+        }
+    )
+    table.loc[::9, "size"] = np.nan
+    return table
+
+
+def to_records(table: pd.DataFrame) -> list[dict[str, object]]:
+    """Rows as JSON, with all digits; missing values are null."""
+    text = table.assign(**{name: table[name].astype(str) for name in table.select_dtypes("datetime")})
+    return [{k: None if v != v else v for k, v in row.items()} for row in text.to_dict("records")]
+
+
+def save_density(folder: Path, name: str, table: pd.DataFrame, context: list[str], **options: object) -> None:
+    """Fit and store a density of a table."""
+    density = elflow.FlowDensity(random_state=0, missing="model", **{"max_steps": 60, "members": ["plain"]} | options)
+    given = table[context] if context else None
+    rows = table.drop(columns=context)
+    density.fit(rows, context=given)
+    density.save(folder / f"{name}.elf", notes={"golden": name})
+    density = elflow.load(folder / f"{name}.elf")
+    some = slice(0, N_SCORED)
+    scores = density.score_samples(rows[some], context=None if given is None else given[some])
+    facts = {
+        "context": context,
+        "rows": to_records(table[some]),
+        "scores": scores.tolist(),
+        "anomaly": density.percentiles(scores).tolist(),
+        "origins": density.row_origin(rows[some]).tolist(),
+        "sample": to_records(density.sample(1, random_state=0, context=None if given is None else given[some]).head(3)),
+    }
+    (folder / f"{name}.json").write_text(json.dumps(facts) + "\n")
+
+
+def save_flow(folder: Path, name: str, flow: elflow.ELF) -> None:
+    """Store a flow of vectors."""
+    torch.manual_seed(1)
+    x = torch.randn(64, flow.features, dtype=flow.dtype)
+    c = torch.randn(64, flow.context, dtype=flow.dtype) if flow.context else None
+    flow.train()(c).log_prob(x)  # sets the ActNorms
+    with torch.no_grad():
+        for parameter in flow.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    elflow.save(flow, folder / f"{name}.elf")
+    flow = elflow.load(folder / f"{name}.elf")
+    x, c = x[:N_SCORED], None if c is None else c[:N_SCORED]
+    facts = {
+        "x": x.tolist(),
+        "c": None if c is None else c.tolist(),
+        "scores": flow(c).log_prob(x).tolist(),
+    }
+    (folder / f"{name}.json").write_text(json.dumps(facts) + "\n")
+
+
+def save_images(folder: Path, name: str) -> None:
+    """Store a flow of images."""
+    torch.manual_seed(2)
+    flow = elflow.ImageELF(
+        (1, 4, 4), levels=8, scales=2, transforms=1, units=4, channels=4, blocks=1, classes=3, warp="histogram",
+    )  # fmt: skip
+    x, c = torch.randint(8, (40, 1, 4, 4)), torch.arange(40) % 3
+    flow.train().log_prob(x, c)
+    with torch.no_grad():
+        for parameter in flow.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    elflow.save(flow, folder / f"{name}.elf")
+    flow = elflow.load(folder / f"{name}.elf")
+    noise = flow.draw_noise(4)
+    scores = flow.log_prob(x[:4], c[:4], noise).tolist()
+    facts = {"x": x[:4].tolist(), "c": c[:4].tolist(), "noise": noise.tolist(), "scores": scores}
+    (folder / f"{name}.json").write_text(json.dumps(facts) + "\n")
+
+
+def main(folder: Path) -> None:
+    """Write all golden files into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = make_table()
+    numbers = table[["height", "amount", "count"]]
+    save_density(folder, "table", table, [], flow_options=SMALL, members=None, max_steps=400)
+    save_density(
+        folder, "table-context", table, ["kind", "height"], flow_options=SMALL, members=["cholesky", "identity"]
+    )
+    save_density(folder, "table-variational", numbers, [], flow_options=SMALL, dequantization="variational")
+    hidden = {"transforms": 2, "hidden_features": [8]}
+    save_density(folder, "table-nsf", numbers, [], flow="nsf", flow_options=hidden | {"bins": 4})
+    save_density(folder, "table-maf", numbers, ["count"], flow="maf", flow_options=hidden | {"randperm": True})
+    save_density(folder, "table-realnvp", numbers, [], flow="realnvp", flow_options=hidden)
+    torch.manual_seed(0)
+    save_flow(folder, "elf", elflow.ELF(3, 2, **SMALL))
+    weights = elflow.ELF(4, order=(1, 0, 3, 2), rank=3, activation=QELU, parametrization="weights", **SMALL)
+    save_flow(folder, "elf-weights", weights.double())
+    save_images(folder, "images")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main(Path(sys.argv[1]))
