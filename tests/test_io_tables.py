@@ -214,7 +214,7 @@ def test_unknown_kinds(write):
 def test_no_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"path must be an existing file, got .*nothing\.csv"):
         read_table(tmp_path / "nothing.csv")
-    with pytest.raises(IsADirectoryError, match="path must be a file, got the folder "):
+    with pytest.raises(FileNotFoundError, match="path must be a folder with tables, got "):
         read_table(tmp_path)
     with pytest.raises(TypeError, match="na_values must be a sequence of strings"):
         read_table("data.csv", na_values="?")

@@ -303,7 +303,7 @@ class TableWriter:
         self._stack = ExitStack()
         self._sink: Any = None
         self._blocks: Any = None
-        self._schema: pa.Schema | None = None
+        self._arrow_schema: pa.Schema | None = None
         self._resolution: dict[str, int] = {}
         """By column: 0 if all times so far are whole days, 1 if they are whole seconds, else 2."""
 
@@ -345,11 +345,11 @@ class TableWriter:
         elif self._format == "json":
             self._format_times(frame).to_json(self._sink, orient="records", lines=True, date_format="iso")
         else:
-            if self._schema is None:
-                self._schema = _infer_schema(frame)
-                writer = open_block_writer(self._format, self._sink, self._schema)
+            if self._arrow_schema is None:
+                self._arrow_schema = _infer_schema(frame)
+                writer = open_block_writer(self._format, self._sink, self._arrow_schema)
                 self._blocks = self._stack.enter_context(writer)
-            self._blocks.write_table(pa.Table.from_pandas(frame, schema=self._schema, preserve_index=False))
+            self._blocks.write_table(pa.Table.from_pandas(frame, schema=self._arrow_schema, preserve_index=False))
         self.rows += len(frame)
 
     def _format_times(self, frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,47 @@
+"""The known densities of the benchmark of conditions, and the measures of the benchmark of imputation."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.bench import conditions, imputation
+
+
+@pytest.mark.parametrize(("name", "known"), [("mixture", {"a": 0.5, "c": -0.2}), ("network", {"m": "u", "b": 0.3})])
+def test_known_conditionals_agree_with_selected_samples(name, known):
+    truth = conditions.make_truth(name)
+    frame = truth.sample(400_000, np.random.default_rng(0))
+    is_close = np.ones(len(frame), bool)
+    for column, value in known.items():
+        is_close &= (frame[column] == value) if isinstance(value, str) else (frame[column] - value).abs() < 0.1
+    rest = [n for n in truth.names[len(truth.names) - truth.mean.shape[1] :] if n not in known]
+    exact = truth.condition(known)
+    mean = np.exp(exact.log_weight) @ exact.mean
+    selected = frame[is_close][rest]
+    error = 4 * selected.std() / np.sqrt(len(selected)) + 0.08  # of the width of the selection
+    assert (np.abs(selected.mean() - mean) < error).all()
+
+
+def test_measures_of_imputation():
+    rng = np.random.default_rng(0)
+    truth = pd.DataFrame({"x": rng.normal(size=2000), "kind": rng.choice(["a", "b"], 2000)})
+    mask = np.ones(truth.shape, bool)
+    zero = pd.DataFrame({"x": np.zeros(2000), "kind": ["a"] * 2000})
+    draws = [pd.DataFrame({"x": rng.normal(size=2000)}) for _ in range(100)]
+    points = dict.fromkeys(("mean", "median", "mode"), zero)
+    found = imputation.measure(truth, truth, mask, points, draws)
+    unit = truth["x"].sub(truth["x"].median()).abs().mean()
+    assert found["rmse"] == pytest.approx(truth["x"].std() / unit, rel=0.01)
+    assert found["mae"] == pytest.approx(1, rel=0.01)
+    # E|X - Y| - E|Y - Y'| / 2 of independent standard normals is 1 / sqrt(pi).
+    assert found["crps"] == pytest.approx(1 / np.sqrt(np.pi) / unit, rel=0.03)
+    assert found["crps"] < imputation.measure(truth, truth, mask, points, [])["crps"]
+    assert found["coverage"] == pytest.approx(0.9, abs=0.03)
+    assert found["accuracy"] == pytest.approx((truth["kind"] == "a").mean())
+
+
+@pytest.mark.parametrize("mechanism", imputation.MECHANISMS)
+def test_removed_cells(mechanism):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(5000, 3)))
+    mask = imputation.remove_cells(frame, mechanism, np.random.default_rng(1))
+    assert mask.mean() == pytest.approx(imputation.SHARE, abs=0.02)
