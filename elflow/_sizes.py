@@ -128,7 +128,7 @@ class _AllocationGuard(TorchDispatchMode):
             raise ValueError(
                 f"the configuration requires a tensor of {size} bytes, but the file has {self.n_values} values"
             )
-        if "unique" in func._schema.name and len(args[0]) > self.max_rows:
+        if "unique" in func.name() and len(args[0]) > self.max_rows:
             rows = len(args[0])
             raise ValueError(f"the configuration requires {rows} outputs, but the file has {self.n_values} values")
         return func(*args, **kwargs)
@@ -147,7 +147,7 @@ def _is_size(leaf: object) -> bool:
 
 def _compute_bytes(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
     """Memory of an operation's results, by a dry run on the meta device."""
-    if func._schema.name.endswith("_"):  # in place
+    if func.name().partition(".")[0].endswith("_") or func.is_view:  # neither has memory of its own
         return 0
 
     def as_meta(value: Tensor) -> Tensor:
@@ -160,8 +160,5 @@ def _compute_bytes(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> in
                 shallow[1]["device"] = torch.device("meta")
             result = func(*shallow[0], **shallow[1])
     except Exception:  # results that depend on values, such as those of unique, are not larger than the arguments
-        return 0
-    # Views have no memory of their own.
-    if any(alias is not None and not alias.is_write for alias in (a.alias_info for a in func._schema.returns)):
         return 0
     return sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor))

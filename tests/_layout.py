@@ -4,6 +4,7 @@ RULES: dict[str, set[str]] = {
     "__init__": set(),  # it imports on first use, by names in variables
     "_checks": set(),
     "_files": set(),
+    "_forks": {"_checks"},
     "_digest": set(),
     "_interrupts": set(),
     "_json_types": set(),
@@ -22,6 +23,7 @@ RULES: dict[str, set[str]] = {
         "_json_types",
         "_sizes",
         "_model_file",
+        "_forks",
         "io",
         "training",
         "flows",

@@ -3,6 +3,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Generator
@@ -68,11 +69,12 @@ def seeded() -> None:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Write text, or a table as CSV, to a file."""
+    """Write text, bytes, or a table as CSV, to a file."""
 
     def write(content: Any, name: str = "data.csv") -> Path:
         path = tmp_path / name
-        path.write_text(content if isinstance(content, str) else content.to_csv(index=False))
+        text = content.to_csv(index=False) if isinstance(content, pd.DataFrame) else content
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
         return path
 
     return write

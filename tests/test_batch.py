@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from _command import fails, succeeds, table
 
 import elflow
 from elflow.batch import Sampler, Scorer
 from elflow.batch.pieces import Piece, PieceSampler, PieceScorer, list_pieces, part_name
-from tests._command import fails, succeeds, table
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,24 @@ def test_anomaly_scores_appended_to_the_batch(model, expected):
     pd.testing.assert_frame_equal(result[table().columns], table())
     with pytest.raises(ValueError, match="batch must not have a column 'log_density'"):
         Scorer(model, append=True)(result)
+
+
+def test_explanations_number_the_rows_of_the_batch(model):
+    frame = table()[:6].drop(columns="day")
+    path = model.with_name("numbers.elf")
+    elflow.FlowDensity(max_steps=5, random_state=0, flow_options={"transforms": 1}).fit(
+        table()[["size", "count", "kind"]]
+    ).save(path)
+    scorer = Scorer(path, "explain", batch_rows=4)
+    reasons = scorer(pa.Table.from_pandas(frame)).to_pandas()
+    expected = elflow.load(path).explain(frame[["size", "count", "kind"]])
+    assert sorted(zip(reasons["row"], reasons["column"], strict=True)) == sorted(
+        zip(expected["row"], expected["column"], strict=True)
+    )
+    assert reasons.columns.tolist() == scorer.meta.columns.tolist()
+    assert np.allclose(np.sort(reasons["surprise"]), np.sort(expected["surprise"]))
+    with pytest.raises(ValueError, match="append must be False"):
+        Scorer(path, "explain", append=True)
 
 
 def test_scores_depend_on_neither_batch_rows_nor_threads(model, expected):

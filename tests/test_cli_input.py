@@ -146,7 +146,7 @@ def test_categories_that_were_never_seen(folder, write):
         (["fit", "DATA", "-o", "NEW", "--max-steps", "0"], "'--max-steps'"),
         (["fit", "DATA", "-o", "NEW", "--time-limit", "soon"], "--time-limit must be a duration"),
         (["fit", "DATA", "-o", "NEW", "--missing", "no"], "'--missing'"),
-        (["fit", "FOLDER", "-o", "NEW"], "DATA must be a file, got the folder"),
+        (["fit", "none-*.csv", "-o", "NEW"], "DATA must be a pattern that matches files, got none-*.csv"),
         (["score", "MODEL", "nothing.csv"], "DATA must be an existing file, got nothing.csv"),
         (["score", "nothing.elf", "DATA"], "MODEL must be an existing file, got nothing.elf"),
         (["score", "DATA", "DATA"], "MODEL must be a model saved by elflow"),

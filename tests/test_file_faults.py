@@ -113,6 +113,16 @@ def test_weights_that_are_not_finite_are_refused(path, value):
         elflow.save(flow, path)
 
 
+def test_weights_of_a_mixture_must_add_up_to_one(path):
+    """Found by the campaign: without any weight, the file loaded and `sample` raised a RuntimeError."""
+    header, tensors = read_content(GOLDEN / "table.elf")
+    for value in (-np.inf, 1.0, np.nan):
+        changed = tensors | {"flow.log_weights": torch.full_like(tensors["flow.log_weights"], value)}
+        write_content(path, header, changed)
+        with pytest.raises(ValueError, match=r"weights of a mixture must add up to 1, got others in flow\.log_weights"):
+            elflow.load(path)
+
+
 @pytest.mark.parametrize(
     ("entry", "value", "message"),
     [

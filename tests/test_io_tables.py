@@ -13,16 +13,6 @@ from elflow.io.tables import read_table, scan_table
 from elflow.tabular import COLUMN_KINDS, Column
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(content, name="data.csv"):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write
-
-
 def column(name, dtype="float64", kind="continuous", **more):
     return SimpleNamespace(name=name, dtype=dtype, kind=kind, **more)
 
@@ -85,7 +75,6 @@ def test_what_stands_for_missing(write, tmp_path):
     ("text", "expected"),
     [
         ("a;b\n1,5;x\n-2,25;y\n", {"a": [1.5, -2.25], "b": ["x", "y"]}),  # decimal commas
-        ("a;b\n1.5;1,5\n2;3\n", {"a": [1.5, 2.0], "b": ["1,5", "3"]}),  # both: the comma is something else
         ("a\n1,5\n2,5\n", {"a": [1.5, 2.5]}),
         ("\n\n a,b\n1,2\n\n3,4\n\n", {"a": [1, 3], "b": [2, 4]}),  # blank lines
         ("\ufeffa,b\r\n1,2\r\n", {"a": [1], "b": [2]}),  # as a spreadsheet writes it
@@ -176,7 +165,7 @@ def test_other_types_of_parquet(tmp_path):
         ("d.csv", b"a,b\n1,\xff\n", "d.csv must be text in UTF-8, got invalid bytes in its first lines"),
         ("d.csv", "a,b\n1,2\n".encode("utf-16"), "d.csv must be text in UTF-8"),
         ("d.csv", b"1.5,2\n3,4\n", "d.csv must begin with a header of column names, got '1.5,2'"),
-        ("d.csv", b'a,b\n1,"' + b"x" * 200_000, "d.csv cannot be parsed as a table"),
+        ("d.csv", b'a,b\n1,"' + b"x" * 200_000, "d.csv must close every quotation mark"),
         ("d.csv.gz", b"not gzip", "d.csv.gz is damaged"),
         ("d.csv.gz", gzip.compress(b"a,b\n1,2\n", mtime=0)[:-9], "d.csv.gz is damaged"),
         ("d.parquet", b"a,b\n1,2\n", "d.parquet is damaged or not a Parquet file"),
@@ -225,7 +214,7 @@ def test_unknown_kinds(write):
 def test_no_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"path must be an existing file, got .*nothing\.csv"):
         read_table(tmp_path / "nothing.csv")
-    with pytest.raises(IsADirectoryError, match="path must be a file, got the folder "):
+    with pytest.raises(FileNotFoundError, match="path must be a folder with tables, got "):
         read_table(tmp_path)
     with pytest.raises(TypeError, match="na_values must be a sequence of strings"):
         read_table("data.csv", na_values="?")

@@ -98,7 +98,7 @@ def test_devices_are_not_replaced(tmp_path):
 
 def test_targets_that_cannot_be(tmp_path):
     with pytest.raises(ValueError, match=r"has an unsupported format; supported: \.csv"):
-        TableWriter(tmp_path / "t.xlsx")
+        TableWriter(tmp_path / "t.docx")
     with pytest.raises(FileNotFoundError, match=r"path must be in an existing folder, got .*t\.csv"):
         TableWriter(tmp_path / "no" / "t.csv")
     (tmp_path / "d.csv").mkdir()

@@ -25,14 +25,38 @@ def score_anomaly(density: FlowDensity, rows: pd.DataFrame, context: pd.DataFram
     return scores.assign(anomaly_score=density.percentiles(scores["log_density"]))
 
 
+def explain(density: FlowDensity, rows: pd.DataFrame, context: pd.DataFrame | None) -> pd.DataFrame:
+    """One row for each value: see `FlowDensity.explain`. Values of several kinds share a column, and become text."""
+    reasons = density.explain(rows, context=context)
+    texts = {name: reasons[name].astype(str) for name in ("value", "low", "high")}
+    return reasons.assign(row=reasons["row"] + (rows.index[0] if len(rows) else 0), **texts)
+
+
 OUTPUTS: dict[str, Callable[[FlowDensity, pd.DataFrame, pd.DataFrame | None], pd.DataFrame]] = {
     "log_density": score_log_density,
     "anomaly": score_anomaly,
+    "explain": explain,
 }
 """Functions that compute the columns of each output from a density, rows and their context.
 
 The index of the rows holds their numbers in the batch, for outputs with several rows, or none, for some row.
 """
+
+
+DTYPES = {
+    "log_density": {"log_density": "float64"},
+    "anomaly": {"log_density": "float64", "anomaly_score": "float64"},
+    "explain": {
+        "row": "int64",
+        "column": "str",
+        "value": "str",
+        "tail_probability": "float64",
+        "surprise": "float64",
+        "low": "str",
+        "high": "str",
+    },
+}
+"""Columns of each output, with their dtypes."""
 
 
 class Scorer(Worker):
@@ -49,8 +73,9 @@ class Scorer(Worker):
 
     Arguments:
         path: Model file, which every worker must be able to read.
-        output: `"log_density"`, or `"anomaly"` for `log_density` and `anomaly_score`.
-        append: Whether results also have the columns of the batch.
+        output: `"log_density"`; `"anomaly"` for `log_density` and `anomaly_score`; or `"explain"` for the table of
+            `FlowDensity.explain`, which has one row for each value. Its `row` is the number of the row in the batch.
+        append: Whether results also have the columns of the batch, unless `output` is `"explain"`.
         device: Device of the model: `"cpu"`, `"cuda"`, `"mps"` or `"auto"`.
         batch_rows: Maximum number of rows that are scored at a time, which bounds the memory.
         threads: Number of CPU threads of a call; None leaves the number of the process.
@@ -77,6 +102,8 @@ class Scorer(Worker):
         threads: int | None = 1,
     ) -> None:
         check_choice("output", output, list(OUTPUTS))
+        if append and output == "explain":
+            raise ValueError("append must be False with output='explain', got True")
         super().__init__(path, device, threads)
         self.output = output
         self.append = append
@@ -85,8 +112,7 @@ class Scorer(Worker):
     @property
     def meta(self) -> pd.DataFrame:
         """Empty result without the columns of a batch, as Dask needs it."""
-        names = ["log_density", *(["anomaly_score"] if self.output == "anomaly" else [])]
-        return pd.DataFrame({name: pd.Series(dtype="float64") for name in names})
+        return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in DTYPES[self.output].items()})
 
     def compute(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Scores of the rows of a frame."""

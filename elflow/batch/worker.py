@@ -95,7 +95,7 @@ def as_rows(batch: Any) -> pd.DataFrame:
 def from_rows(rows: pd.DataFrame, batch: Any) -> Any:
     """Convert a result to the kind of a batch; a pandas frame with as many rows keeps its index."""
     if isinstance(batch, pd.DataFrame):
-        return rows.set_axis(batch.index) if len(rows) == len(batch) else rows
+        return rows if "row" in rows or len(rows) != len(batch) else rows.set_axis(batch.index)
     if isinstance(batch, Mapping):
         return {name: rows[name].to_numpy() for name in rows}
     table = from_frame(rows, table_kind(batch) if not isinstance(batch, pa.RecordBatch) else "pyarrow")

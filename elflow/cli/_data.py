@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_LOADED_BYTES = 2**24
 """Size of all files up to which a table is read into memory."""
+MAX_LOADED_MEMORY = 2**28
+"""Size of the values in memory up to which it is: a small compressed file may contain a very large table."""
 MAX_VALIDATION_ROWS = 10_000
 """Maximum number of validation rows that are scored after training."""
 
@@ -83,19 +85,31 @@ class FitData:
             yield block[self.names], None if self.contexts is None else block[list(self.contexts)]
 
 
+def _load(data: Path, na: Sequence[str], dropped: Sequence[str]) -> pd.DataFrame | None:
+    """The whole table without some columns, or None if it is too large."""
+    from elflow.io.tables import TooLargeError, read_table
+
+    try:
+        return read_table(data, na, drop=dropped, max_memory=MAX_LOADED_MEMORY)
+    except TooLargeError:
+        return None
+
+
 def open_data(
     data: Path, na: Sequence[str] | None, drop: list[str] | None, context: list[str] | None, n_processes: int
 ) -> FitData:
     """The table of `elflow fit`, without the columns of `--drop`, and with those of `--context` apart."""
-    from elflow.io import open_stream, read_table
+    from elflow.io import open_stream
 
     if str(data) == "-" and n_processes > 1:
         raise ValueError(f"DATA must be a file for several processes, got - (standard input) for {n_processes}")
     with _options.rename_argument("path", "DATA"):
         stream = open_stream(data, na or [])
-        frame = None if stream.n_bytes > MAX_LOADED_BYTES else read_table(data, na or [])
-    columns = stream.names if frame is None else list(frame.columns)
-    dropped = _options.parse_names("--drop", drop, data, columns)
+        columns = stream.names
+        dropped = _options.parse_names("--drop", drop, data, columns)
+        frame = None if stream.n_bytes > MAX_LOADED_BYTES else _load(data, na or [], dropped)
+    if frame is not None:
+        columns = list(frame.columns)
     given = _options.parse_names("--context", context, data, columns)
     if both := [name for name in dropped if name in given]:
         raise ValueError(f"column {both[0]!r} must have either --drop or --context, got both")

@@ -53,6 +53,17 @@ NaValues = Annotated[
         "--na", help="Additional text to treat as missing, besides NA, NaN, null, etc. Repeatable.", metavar="TEXT"
     ),
 ]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        help="Maximum memory for the values of DATA, such as 500MB or 8GB; a quarter of the machine's by default.",
+        show_default=False,
+    ),
+]
+CsvSafe = Annotated[
+    bool,
+    typer.Option("--csv-safe", help="Put an apostrophe before text that a spreadsheet would run as a formula."),
+]
 Split = Annotated[
     Literal["train", "test"] | None,
     typer.Option(help="Part of the data to read, if the data have both; train by default.", show_default=False),
@@ -119,6 +130,22 @@ def parse_duration(text: str | None) -> float | None:
     if not re.fullmatch(f"(?:{number}[smhd])+", clean) or not total:
         raise ValueError(f"--time-limit must be a duration such as 90s, 10m or 1h30m, got {text!r}")
     return total
+
+
+def parse_memory(text: str | None) -> int | None:
+    """Bytes of a size such as 500MB or 8GB.
+
+    Example:
+        >>> parse_memory("500MB"), parse_memory("1.5 GiB"), parse_memory(None)
+        (500000000, 1610612736, None)
+    """
+    if text is None:
+        return None
+    size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    number = 0 if size is None else int(float(size[1]) * (1024 if size[3] else 1000) ** " kmgt".index(size[2] or " "))
+    if number < 1:
+        raise ValueError(f"--max-memory must be a size such as 500MB or 8GB, got {text!r}")
+    return number
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
@@ -248,12 +275,12 @@ def rename_argument(argument: str, option: str) -> Iterator[None]:
         raise type(error)(option + str(error).removeprefix(argument)) from error
 
 
-def open_writer(output: Path) -> TableWriter:
+def open_writer(output: Path, csv_safe: bool = False) -> TableWriter:
     """Writer of the table that `--output` names."""
     from elflow.io.tables import TableWriter
 
-    with rename_argument("path", "--output"):
-        return TableWriter(output)
+    with rename_argument("path", "--output"), rename_argument("csv_safe", "--csv-safe"):
+        return TableWriter(output, csv_safe)
 
 
 def load_model(path: Path, device: str = "cpu") -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from elflow.cli import _options
-from elflow.cli._options import Data, Model, NaValues, Seed, Threads
+from elflow.cli._options import Data, MaxMemory, Model, NaValues, Seed, Threads
 from elflow.cli._terminal import describe_columns, format_mean, format_shape, show, show_columns
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def report(
         "report.html"
     ),
     na: NaValues = None,
+    max_memory: MaxMemory = None,
     seed: Seed = 0,
     threads: Threads = None,
 ) -> None:
@@ -35,17 +36,15 @@ def report(
     If DATA is the table the model was fitted to, only held-out rows are
     evaluated.
     """
-    import pandas as pd
-
     from elflow import report as reports
     from elflow.io.tables import scan_table
 
     _options.check_output(output, data, model)
     est = _options.load_density(model)
     _options.set_threads(threads)
-    with _options.rename_argument("path", "DATA"):
-        scan = scan_table(data, _options.known_columns(est), na_values=na or [])
-    frame = pd.concat(scan, ignore_index=True)
+    memory = _options.parse_memory(max_memory)
+    with _options.rename_argument("path", "DATA"), _options.rename_argument("max_memory", "--max-memory"):
+        frame = scan_table(data, _options.known_columns(est), na_values=na or []).read(memory)
     rows, context = _options.split_context(est, frame)
     findings = reports.write(est, rows, output, context=context, random_state=seed)
     verdicts = reports.judge(findings)

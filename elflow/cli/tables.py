@@ -14,6 +14,7 @@ from elflow.cli import _options, _processes
 from elflow.cli._data import FitData, open_data
 from elflow.cli._given import parse_given
 from elflow.cli._options import (
+    CsvSafe,
     Data,
     Dequantization,
     Device,
@@ -187,6 +188,7 @@ def score(
     explain: Annotated[
         bool, typer.Option("--explain", help="Also write each row's most surprising value, and ordinary ones.")
     ] = False,
+    csv_safe: CsvSafe = False,
     na: NaValues = None,
     threads: Threads = None,
     engine: Engine = "local",
@@ -207,14 +209,17 @@ def score(
     blocks, so tables may be larger than memory.
     """
     if engine == "ray":
+        if csv_safe:
+            raise ValueError("--csv-safe must be left out with --engine ray, which writes Parquet files")
         score_with_ray(model, data, output, anomaly, append, na, threads, address, workers)
         return
     from elflow.io.tables import scan_table
+    from elflow.tabular import number_rows_from
 
     _options.check_not_input(output, data, model)
     if explain and output is None:
         raise ValueError("--explain must have a file to write to, got no --output")
-    writer = None if output is None else _options.open_writer(output)
+    writer = None if output is None else _options.open_writer(output, csv_safe)
     est = _options.load_density(model)
     _options.set_threads(threads)
     with _options.rename_argument("path", "DATA"):
@@ -223,7 +228,8 @@ def score(
     with writer or nullcontext(), show_progress("Scoring rows", scan.total) as set_done:
         for block in scan:
             rows, context = _options.split_context(est, block)
-            log_density = est.score_samples(rows, context=context)
+            with number_rows_from(1 + mean.count + mean.zeros):  # as in all other messages
+                log_density = est.score_samples(rows, context=context)
             mean.add(log_density)
             if writer is not None:
                 scores = {"log_density": log_density}
@@ -290,6 +296,7 @@ def sample(
             metavar="COL=CONDITION",
         ),
     ] = None,
+    csv_safe: CsvSafe = False,
     threads: Threads = None,
     engine: Engine = "local",
     address: Address = None,
@@ -316,7 +323,9 @@ def sample(
     from elflow.tabular import SAMPLE_BLOCK
 
     _options.check_not_input(output, model, *([] if context is None else [context]))
-    writer = None if engine == "ray" else _options.open_writer(output)
+    if csv_safe and engine == "ray":
+        raise ValueError("--csv-safe must be left out with --engine ray, which writes Parquet files")
+    writer = None if engine == "ray" else _options.open_writer(output, csv_safe)
     est = _options.load_density(model)
     _options.set_threads(threads)
     schema = est.context_schema_

@@ -200,8 +200,20 @@ def _parse_booleans(values: Values) -> Values:
 
 def _parse_floats(values: Values, decimal: str) -> Values:
     if decimal == "," and is_text(values.type):
+        if pc.any(pc.match_substring(values, ".")).as_py():  # 1.234 might be 1234
+            raise pa.ArrowInvalid("decimal point")
         values = pc.replace_substring(values, ",", ".")
     return pc.cast(values, pa.float64())
+
+
+def holds_decimal_commas(text: Values) -> bool:
+    """Whether all values of a column of text are numbers, some of them with a decimal comma."""
+    try:
+        _parse_floats(text.drop_null().slice(0, N_TRIED), ",")
+        _parse_floats(text, ",")
+    except pa.ArrowInvalid:
+        return False
+    return bool(pc.any(pc.match_substring(text, ",")).as_py())
 
 
 def _parse_whole_numbers(values: Values, decimal: str) -> Values:

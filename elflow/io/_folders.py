@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -77,7 +77,8 @@ class FilesSource(Source):
         super().__init__(path)
         first = sources[0]
         self.sources, self.is_text, self.missing = list(sources), first.is_text, first.missing
-        self.decimal = "," if any(source.decimal == "," for source in sources) else first.decimal
+        signs = [source.decimal for source in sources if source.decimal is not None]
+        self.decimal = "," if "," in signs else signs[0] if signs else None
         keys = [name for name in partitions[0] if name not in first.names]
         for source, values in zip(sources, partitions, strict=True):
             if source.is_text != self.is_text:
@@ -151,6 +152,12 @@ class FilesSource(Source):
                 yield pa.table(arrays, schema=schema) if arrays else table.select([])
             before += sum(size for _, size, _ in source.list_stamps())
         self.done = before
+
+    def settle_decimal(self, columns: Iterable[pa.ChunkedArray]) -> str:
+        decimal = super().settle_decimal(columns)
+        for source in self.sources:
+            source.decimal = self.decimal
+        return decimal
 
     def convert_column(self, name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
         if self.is_text or name not in self._partitions:

@@ -129,10 +129,12 @@ class TableStream:
         if self._types is not None:
             return
         source = self._source
-        types = {name: TypeInference(source.decimal) for name in self.names}
+        types = {name: TypeInference() for name in self.names}
         n_rows = 0
         for table in self._iter_checked(self.names):
+            decimal = source.settle_decimal(table.columns)
             for name, inference in types.items():
+                inference.decimal = decimal
                 inference.add(_cast.trim_text(table.column(name), source.missing))
             n_rows += len(table)
             on_progress(source.done / max(1, source.total))

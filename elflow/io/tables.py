@@ -6,11 +6,11 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import pyarrow as pa
@@ -22,16 +22,46 @@ from elflow.io import _cast
 from elflow.io._cast import ColumnType
 from elflow.io._compression import compress, find_codec
 from elflow.io._open import detect_format, list_inputs, open_source
+from elflow.io._sources import Source
 from elflow.io._writers import open_block_writer
 
-__all__ = ["ColumnType", "TableScan", "TableWriter", "list_inputs", "read_table", "scan_table"]
+__all__ = [
+    "ColumnType",
+    "TableScan",
+    "TableWriter",
+    "TooLargeError",
+    "list_inputs",
+    "read_names",
+    "read_table",
+    "scan_table",
+]
 
 PathLike = str | os.PathLike[str]
+Block = TypeVar("Block", pa.Table, pd.DataFrame)
+MEMORY_SHARE = 4
+"""A table is read if its values need at most one part in this number of the memory: the conversion needs as much again,
+and so does the training."""
+DEFAULT_MEMORY = 8 << 30
+"""Size of the memory where the operating system does not tell it."""
+CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Files with the memory limit of a container."""
+FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+"""Characters at the beginning of a cell by which spreadsheets recognise formulas."""
 TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S%z"]
 """Formats of days and of seconds in text. Finer times are formatted by pandas."""
 
 
-def read_table(path: PathLike, na_values: Sequence[str] = (), columns: Sequence[str] | None = None) -> pd.DataFrame:
+class TooLargeError(ValueError):
+    """Error of a table that needs more memory than is allowed."""
+
+
+def read_table(
+    path: PathLike,
+    na_values: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    max_memory: int | None = None,
+) -> pd.DataFrame:
     """Read a table from a file, or from several files.
 
     A text file must have a header. Its separator is detected (comma, semicolon, tab or vertical bar), and so are the
@@ -44,6 +74,9 @@ def read_table(path: PathLike, na_values: Sequence[str] = (), columns: Sequence[
             with the same columns, where folders `name=value` are columns as well; or `-` for standard input.
         na_values: Strings to treat as missing, besides the empty string, `NA`, `NaN`, `null`, etc.
         columns: Names of the columns to read, in this order; by default all columns.
+        drop: Names of columns not to read.
+        max_memory: Maximum number of bytes of the values before their conversion to numbers; by default a quarter of
+            the memory of the machine. A small compressed file may contain a very large table.
 
     Example:
         >>> import tempfile
@@ -55,12 +88,13 @@ def read_table(path: PathLike, na_values: Sequence[str] = (), columns: Sequence[
         1 2024-06-01  2.25  <NA>
     """
     source = open_source(Path(path), na_values)
+    dropped = source.check_columns(drop)
     names = source.names if columns is None else source.check_columns(columns)
-    tables = list(source.read_blocks(names))
-    if not sum(len(table) for table in tables):
+    names = [name for name in names if name not in dropped]
+    whole = _read_whole(source, names, max_memory)
+    if not len(whole):
         raise ValueError(f"{path} has a header but no rows")
-    whole = pa.concat_tables(tables)
-    del tables
+    source.settle_decimal(whole.columns)
     series: dict[str, pd.Series] = {}
     for name in names:  # one at a time, so that the text of each column is freed before the next is converted
         values = source.convert_column(name, whole.column(name))
@@ -69,6 +103,58 @@ def read_table(path: PathLike, na_values: Sequence[str] = (), columns: Sequence[
             continue  # every line ends in a separator
         series[name] = _cast.to_pandas(values)
     return pd.DataFrame(series)
+
+
+def read_names(path: PathLike) -> list[str]:
+    """Read the column names of a table in a file, as for `read_table`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "data.csv").write_text("day; size\\n2024-05-31; 1,5\\n")
+        ...     read_names(f"{folder}/data.csv")
+        ['day', 'size']
+    """
+    return list(open_source(Path(path), ()).names)
+
+
+def _read_whole(source: Source, names: Sequence[str], max_memory: int | None) -> pa.Table:
+    """All rows of a file, unless they need more memory than is allowed."""
+    tables = list(_limit_memory(source.path, source.read_blocks(names), lambda table: table.nbytes, max_memory))
+    return pa.concat_tables(tables) if tables else pa.table({})
+
+
+def _limit_memory(
+    path: Path, blocks: Iterable[Block], measure: Callable[[Block], int], max_memory: int | None
+) -> Iterator[Block]:
+    """The blocks of a table, until their sizes add up to more memory than is allowed: this raises an error."""
+    limit = memory_size() // MEMORY_SHARE if max_memory is None else check_count("max_memory", max_memory)
+    size, n_rows = 0, 0
+    for block in blocks:
+        size, n_rows = size + measure(block), n_rows + len(block)
+        if size > limit:
+            raise TooLargeError(
+                f"max_memory must be at least the size of the values of {path}, got {limit:,} bytes, which its first "
+                f"{n_rows:,} rows exceed: raise it, or read fewer columns"
+            )
+        yield block
+
+
+def memory_size() -> int:
+    """Memory of the machine or of the container in bytes.
+
+    Example:
+        >>> memory_size() > 2**20
+        True
+    """
+    try:
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return DEFAULT_MEMORY
+    for path in CONTAINER_LIMITS:
+        with suppress(OSError, ValueError):  # no container, or "max"
+            size = min(size, int(Path(path).read_text()))
+    return size
 
 
 def scan_table(
@@ -155,10 +241,24 @@ class TableScan:
         if not row:
             raise ValueError(f"{self.path} has a header but no rows")
 
+    def read(self, max_memory: int | None = None) -> pd.DataFrame:
+        """Read all blocks into one table, of at most `max_memory` bytes as for `read_table`.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     pd.DataFrame({"a": [1, 2, 3]}).to_parquet(f"{folder}/data.parquet")
+            ...     len(scan_table(f"{folder}/data.parquet", like=[], extra=True).read())
+            3
+        """
+        blocks = _limit_memory(self.path, self, lambda block: int(block.memory_usage(deep=True).sum()), max_memory)
+        return pd.concat(blocks, ignore_index=True)
+
     def _to_frame(self, table: pa.Table, row: int) -> pd.DataFrame:
         source = self._source
+        decimal = source.settle_decimal(table.select([column.name for column in self.like]).columns)
         series = {
-            column.name: _cast.convert_column(table.column(column.name), column, row, source.missing, source.decimal)
+            column.name: _cast.convert_column(table.column(column.name), column, row, source.missing, decimal)
             for column in self.like
         }
         for name in self._extra:
@@ -175,6 +275,8 @@ class TableWriter:
     Arguments:
         path: A file, which is overwritten, in a format of `read_table` by its suffix; `-` writes CSV to the standard
             output.
+        csv_safe: Whether to put an apostrophe before text that a spreadsheet would run as a formula, in values and in
+            column names: text that begins with `=`, `+`, `-`, `@`, a tab or a carriage return. For text files only.
 
     Example:
         >>> import tempfile
@@ -186,11 +288,13 @@ class TableWriter:
         ['a', '1', '2', '3']
     """
 
-    def __init__(self, path: PathLike) -> None:
-        self.path = Path(path)
+    def __init__(self, path: PathLike, csv_safe: bool = False) -> None:
+        self.path, self.csv_safe = Path(path), csv_safe
         self.rows = 0
         self._format = "text" if str(path) == "-" else detect_format(self.path)
         self._is_text = self._format == "text"
+        if csv_safe and not self._is_text:
+            raise ValueError(f"csv_safe must be False unless a text file is written, got True for {path}")
         self._separator = "\t" if ".tsv" in self.path.suffixes[-2:] else ","
         if self.path.is_dir():
             raise IsADirectoryError(f"path must be a file, got the folder {path}")
@@ -235,7 +339,9 @@ class TableWriter:
     def write(self, frame: pd.DataFrame) -> None:
         """Append rows, which must have the columns of the first block."""
         if self._is_text:
-            self._format_times(frame).to_csv(self._sink, sep=self._separator, index=False, header=not self.rows)
+            text = self._format_times(frame)
+            text = _disarm_formulas(text) if self.csv_safe else text
+            text.to_csv(self._sink, sep=self._separator, index=False, header=not self.rows)
         elif self._format == "json":
             self._format_times(frame).to_json(self._sink, orient="records", lines=True, date_format="iso")
         else:
@@ -258,6 +364,24 @@ class TableWriter:
             if resolution < len(TIME_FORMATS):
                 frame[name] = times[name].dt.strftime(TIME_FORMATS[resolution])
         return frame
+
+
+def _disarm_formulas(frame: pd.DataFrame) -> pd.DataFrame:
+    """Put an apostrophe before all text that a spreadsheet would run as a formula.
+
+    Example:
+        >>> _disarm_formulas(pd.DataFrame({"=a": ["=1+1", "x", "-2"], "n": [-1, 2, 3]})).to_csv(index=False).split()
+        ["'=a,n", "'=1+1,-1", 'x,2', "'-2,3"]
+    """
+
+    def disarm(value: Any) -> Any:
+        return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_SIGNS) else value
+
+    def holds_text(dtype: Any) -> bool:
+        return isinstance(dtype, pd.CategoricalDtype) or pd.api.types.is_string_dtype(dtype)
+
+    series = [values.astype(object).map(disarm) if holds_text(values.dtype) else values for _, values in frame.items()]
+    return pd.concat(series, axis=1).set_axis([disarm(str(name)) for name in frame.columns], axis=1)
 
 
 def _rebatch(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:

@@ -10,7 +10,16 @@ from elflow.tabular._subset_queries import Marginal
 from elflow.tabular.columns import COLUMN_KINDS, Column
 from elflow.tabular.conditional import Conditional
 from elflow.tabular.estimator import N_DRAWS, FlowDensity
-from elflow.tabular.frames import ContextTable, Table, as_frame, digest, fingerprint, from_frame, table_kind
+from elflow.tabular.frames import (
+    ContextTable,
+    Table,
+    as_frame,
+    digest,
+    fingerprint,
+    from_frame,
+    number_rows_from,
+    table_kind,
+)
 from elflow.tabular.imputer import FlowImputer
 from elflow.tabular.schema import OutsideBoundsWarning, Schema
 
@@ -38,6 +47,7 @@ __all__ = [
     "digest",
     "fingerprint",
     "from_frame",
+    "number_rows_from",
     "table_kind",
     "warn_if_poor",
 ]

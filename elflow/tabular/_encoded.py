@@ -31,6 +31,8 @@ __all__ = ["EncodedTable", "StoredTable", "count_training_rows", "encode_table",
 
 MAGIC = b"ELFROWS1"
 """Last bytes of a file of encoded rows."""
+FIELDS = ("exact", "low", "width", "offset")
+"""Names of the fields of `Cells` in a file."""
 
 
 @dataclass
@@ -139,7 +141,7 @@ def write_encoded(
         encoded = selected.finish(Rows(torch.zeros(0, 0)))
         tensors = {"hashes": encoded.hashes.to_tensor()}
         for name, part in (("validation", encoded.validation), ("reference", encoded.reference)):
-            fields = {**part.x._asdict(), "context": part.context}
+            fields = {**dict(zip(FIELDS, part.x, strict=True)), "context": part.context}
             tensors |= {f"{name}.{key}": tensor.contiguous() for key, tensor in fields.items() if tensor is not None}
         header = {
             "key": key,
@@ -185,7 +187,7 @@ def read_encoded(path: Path, key: str | None) -> StoredTable | None:
     schema = Schema.from_dict(header["schema"])
     context_schema = None if header["context_schema"] is None else Schema.from_dict(header["context_schema"])
     validation, reference = (
-        Rows(Cells(*(tensors[f"{name}.{field}"] for field in Cells.__annotations__)), tensors.get(f"{name}.context"))
+        Rows(Cells(*(tensors[f"{name}.{field}"] for field in FIELDS)), tensors.get(f"{name}.context"))
         for name in ("validation", "reference")
     )
     n_context = 0 if context_schema is None else context_schema.context_features

@@ -76,7 +76,8 @@ def is_on_grid(x: FloatArray, digits: int, dtype: str = "float64") -> BoolArray:
 def _find_spacing(x: FloatArray, dtype: str) -> FloatArray:
     """Distance of values to the next float of a data type, `(N,)`."""
     name = dtype.lower()
-    return np.spacing(np.abs(x).astype(name if name in ("float16", "float32") else "float64"))
+    with np.errstate(over="ignore"):  # of the largest float
+        return np.spacing(np.abs(x).astype(name if name in ("float16", "float32") else "float64"))
 
 
 def multiply_step(multiples: IntArray, step: float) -> FloatArray:
@@ -113,7 +114,8 @@ def find_atoms(x: FloatArray, step: float = 0.0) -> FloatArray:
         [
             i
             for i in candidates.tolist()
-            if _is_atom(counts, i, MIN_ATOM_RATIO) and (not step or _is_grid_atom(counts, i))
+            if (_is_atom(counts, i, MIN_ATOM_RATIO) and (not step or _is_grid_atom(counts, i)))
+            or (step and _is_clipped_end(values, counts, i, step))
         ],
         dtype=np.int64,
     )
@@ -139,6 +141,23 @@ def _is_grid_atom(counts: IntArray, index: int) -> bool:
     if index in (0, len(counts) - 1):
         return _is_atom(counts, index, MIN_END_ATOM_RATIO)
     return bool(counts[index] >= MIN_GRID_ATOM_ROWS) and _is_atom(counts, index, MIN_GRID_ATOM_RATIO)
+
+
+def _is_clipped_end(values: FloatArray, counts: IntArray, index: int, step: float) -> bool:
+    """Whether the last value of a grid has more rows than the frequencies of the values before it lead to expect.
+
+    These are extrapolated: where they rise towards the end, the expected frequency is higher than theirs.
+    """
+    if index not in (0, len(counts) - 1) or len(counts) < 2 * N_NEIGHBOURS:
+        return False
+    away = slice(1, N_NEIGHBOURS + 1) if index == 0 else slice(-2, -N_NEIGHBOURS - 2, -1)
+    near, far = np.split(counts[away], 2)
+    is_dense = abs(values[away][-1] - values[index]) < (N_NEIGHBOURS + 0.5) * step  # no grid point is empty
+    # The end is 2.5 points from the middle of the near ones, and these are 4 from the middle of the far ones.
+    rise = max(1.0, near.sum() / far.sum()) ** (2.5 / 4)
+    if not is_dense or counts[index] < MIN_ATOM_RATIO * rise * near.mean():
+        return False
+    return bool(nbinom.sf(counts[index] - 1, near.sum() + 0.5, len(near) / (len(near) + rise)) < SIGNIFICANCE / 2)
 
 
 def is_smooth(multiples: IntArray) -> bool:

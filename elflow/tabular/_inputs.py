@@ -11,9 +11,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from elflow._checks import check_count
+from elflow._forks import warn_if_forked
 from elflow.flows.dequantization import Dequantized
 from elflow.tabular._flow import encode_context, encode_rows
-from elflow.tabular.frames import ContextTable, Table, as_frame, as_plain_array, table_kind
+from elflow.tabular.frames import ContextTable, Table, as_frame, as_plain_array, first_row, number_rows_from, table_kind
 from elflow.tabular.schema import Schema
 from elflow.training import Rows
 
@@ -33,6 +34,7 @@ class TableEstimator(BaseEstimator):
 
     def _as_frame(self, X: Table, fitting: bool = False) -> pd.DataFrame:
         """Convert X to a frame; scikit-learn checks matrices, and the number and the names of columns."""
+        warn_if_forked()
         X = as_plain_array(X)
         if table_kind(X) == "numpy":
             finite = {"error": True, "model": "allow-nan"}[self.missing]
@@ -90,4 +92,5 @@ class TableEstimator(BaseEstimator):
         context_frame = self._as_context(context, len(frame))
         for start in range(0, max(1, len(frame)), size):
             block = slice(start, start + size)
-            yield frame.iloc[block], None if context_frame is None else context_frame.iloc[block]
+            with number_rows_from(first_row() + start):
+                yield frame.iloc[block], None if context_frame is None else context_frame.iloc[block]

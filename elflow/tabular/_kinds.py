@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,11 @@ Declaration = str | Sequence[float | None]
 """Declared kind of a column, or its bounds `(low, high)`, each of which may be None."""
 Level = str | int | float | bool
 """One category."""
+OBJECT_TYPES = (
+    *(str, bool, np.bool_, int, np.integer, float, np.floating, Decimal),
+    *(datetime.date, np.datetime64, type(None), type(pd.NA), type(pd.NaT)),
+)
+"""Types of Python objects that a column may hold."""
 
 MAX_NUMERIC_LEVELS = 20
 """Maximum number of distinct values of a float column that is treated as a category; each must occur this often on
@@ -79,10 +86,49 @@ def resolve_kind(name: str, declared: Declaration | None, inferred: str) -> tupl
     return inferred, (low, high)
 
 
+def check_objects(name: str, values: pd.Series) -> None:
+    """Raise an error if a column holds Python objects that are no values, which pandas may not even compare.
+
+    Example:
+        >>> check_objects("a", pd.Series([[1], [2]]))
+        Traceback (most recent call last):
+        ...
+        ValueError: column 'a' must hold numbers, text, booleans or times, got list: drop it, or convert it
+    """
+    if values.dtype != object:
+        return
+    types = set(map(type, values))
+    if invalid := sorted(kind.__name__ for kind in types if not issubclass(kind, OBJECT_TYPES)):
+        raise ValueError(
+            f"column {name!r} must hold numbers, text, booleans or times, got {invalid[0]}: drop it, or convert it"
+        )
+    if Decimal in types and any(isinstance(value, Decimal) and value.is_snan() for value in values):
+        raise ValueError(f"column {name!r} must hold numbers, got a signalling NaN")
+    if str in types:
+        for value in values:
+            if isinstance(value, str) and not _is_encodable(value):
+                raise ValueError(f"column {name!r} must hold text that UTF-8 can encode, got {value[:30]!r}")
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether UTF-8 can encode a text: surrogates cannot be written to any file."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def convert_objects(name: str, present: pd.Series) -> pd.Series:
     """Convert Python objects to a NumPy dtype (numbers, booleans, datetimes), and categoricals to objects."""
     if isinstance(present.dtype, pd.CategoricalDtype):
         return present.astype(object)
+    if present.dtype == np.longdouble and np.longdouble != np.float64:
+        with np.errstate(over="ignore"):
+            converted = present.astype(np.float64)
+        if np.isinf(converted).any() and not np.isinf(present).any():
+            raise ValueError(f"column {name!r} must hold numbers that fit into 64 bits, got {present.dtype}")
+        return converted
     if present.dtype == object:
         inferred = pd.api.types.infer_dtype(present, skipna=False)
         if inferred in ("integer", "floating", "mixed-integer-float", "decimal"):
@@ -95,7 +141,13 @@ def convert_objects(name: str, present: pd.Series) -> pd.Series:
                     "it with .astype(float), or with .astype(str) to a category"
                 ) from None
         if inferred in ("date", "datetime", "datetime64"):
-            return pd.to_datetime(present)
+            try:
+                return pd.to_datetime(present)
+            except ValueError:
+                raise ValueError(
+                    f"column {name!r} must hold times of one time zone, or all without one: convert it with "
+                    "pandas.to_datetime(..., utc=True)"
+                ) from None
         if inferred == "boolean":
             return present.astype(bool)
         if inferred not in ("string", "empty"):

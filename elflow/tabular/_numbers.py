@@ -14,6 +14,8 @@ from elflow.tabular._maps import Warp, gain_from_cells, robust_scale
 
 __all__ = ["count_states", "describe_states", "locate_atoms", "plan_numbers"]
 
+MAX_NUMBER = 1e300
+"""Largest absolute value of a number: differences of larger ones, and their ratios to small ones, may overflow."""
 MIN_FINE_STEPS = 1_000
 """Number of steps of a grid per standard deviation from which values are treated as exact numbers."""
 MAX_MERGED_SHARE = 0.01
@@ -41,6 +43,11 @@ def plan_numbers(
     name, kind = facts["name"], facts["kind"]
     x = present.to_numpy(np.float64)
     distinct = np.unique(x)
+    if np.abs(distinct).max() > MAX_NUMBER:
+        raise ValueError(
+            f"column {name!r} must hold numbers up to {MAX_NUMBER:g} in absolute value, got "
+            f"{distinct[np.abs(distinct).argmax()]:g}: divide it by a power of ten, or replace fill values by NaN"
+        )
     if bounds is not None:
         _kinds.check_within_bounds(name, x, bounds)
     max_levels = min(_kinds.MAX_NUMERIC_LEVELS, max(1, len(x) // _kinds.MAX_NUMERIC_LEVELS))

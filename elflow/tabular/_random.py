@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,9 +28,14 @@ def as_generator(random_state: RandomState) -> torch.Generator:
     return torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
 
 
+_lock = threading.RLock()
+
+
 @contextmanager
 def use_generator(generator: torch.Generator) -> Iterator[None]:
     """Let torch draw from a generator, for functions that take none; the global generator is restored afterwards.
+
+    The global generator belongs to all threads of the process: they use this function one after the other.
 
     Example:
         >>> with use_generator(torch.Generator().manual_seed(0)):
@@ -37,7 +43,7 @@ def use_generator(generator: torch.Generator) -> Iterator[None]:
         >>> bool(first == torch.rand(1, generator=torch.Generator().manual_seed(0)))
         True
     """
-    with torch.random.fork_rng(devices=[]):
+    with _lock, torch.random.fork_rng(devices=[]):
         torch.set_rng_state(generator.get_state())
         yield
         generator.set_state(torch.get_rng_state())

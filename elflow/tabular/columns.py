@@ -316,6 +316,10 @@ class Column:
         """Numbers within the bounds, and on the grid if there is one."""
         assert isinstance(self.map, Warp)
         x = np.clip(self.map.inverse(z), self.map.low, self.map.high)
+        if self.kind == "integer":
+            # Integers often have ends that no value exceeds, such as percentages or years; the density falls off beyond
+            # them, and not at once.
+            x = np.clip(x, *self.map.inverse(np.array([self.map.first, self.map.last])))
         if self.step is None or np.abs(x).max(initial=0) >= 2.0**52 * self.step:
             return x
         multiples = np.round(x / self.step).astype(np.int64)
@@ -374,6 +378,8 @@ class Column:
     def _to_floats(self, present: pd.Series) -> FloatArray:
         """Values of a numeric column, `(N,)`, none of which is missing."""
         try:
+            if present.dtype.kind in "mM":  # NumPy would count their nanoseconds
+                raise TypeError
             x = present.to_numpy(np.float64)
         except (TypeError, ValueError):
             raise ValueError(_kinds.describe_non_numbers(self.name, present)) from None
@@ -388,7 +394,9 @@ class Column:
         elif isinstance(self.map, Warp):
             x = values.to_numpy(np.float64)
             if pd.api.types.is_integer_dtype(pd.api.types.pandas_dtype(self.dtype)):
-                x = np.round(x)
+                # Samples in the tails stay within the dtype; the largest float below 2**63 is 1024 less.
+                ends = np.iinfo(self.dtype.lower())
+                x = np.clip(np.round(x), float(ends.min), np.nextafter(float(ends.max) + 1, 0))
             if self.dtype.lower() in ("float16", "float32"):  # samples in the tails must not overflow to infinity
                 short = np.dtype(self.dtype.lower())
                 x = np.clip(x, np.finfo(short).min, np.finfo(short).max).astype(short)

@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from elflow._checks import check_count
+from elflow._forks import warn_if_forked
 from elflow._model_file import ModelFile, fill_module, write_model
 from elflow.flows.dequantization import Dequantized
 from elflow.flows.mixture import N_COMPONENTS, FlowMixture
@@ -608,6 +609,7 @@ class FlowDensity(DensityMixin, ExplanationQueries, FittedTables):
         """Samples as features, `(rows, features)` in each block."""
         check_is_fitted(self, "model_")
         check_count("n", n)
+        warn_if_forked()
         c = encode_context(self.context_schema_, self._as_context(context))
         return iter_samples(self.model_, n, c, as_generator(random_state))
 

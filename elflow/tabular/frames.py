@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -14,7 +16,18 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-__all__ = ["ContextTable", "Table", "as_frame", "as_plain_array", "digest", "fingerprint", "from_frame", "table_kind"]
+__all__ = [
+    "ContextTable",
+    "Table",
+    "as_frame",
+    "as_plain_array",
+    "digest",
+    "fingerprint",
+    "first_row",
+    "from_frame",
+    "number_rows_from",
+    "table_kind",
+]
 
 TABLE_KINDS = ["pandas", "polars", "pyarrow", "numpy"]
 """Libraries of tables: see `table_kind`."""
@@ -23,6 +36,31 @@ Table: TypeAlias = "pd.DataFrame | pl.DataFrame | pa.Table | NDArray[Any] | Sequ
 """Any table: of pandas, polars or pyarrow, or anything that NumPy converts to a matrix."""
 ContextTable: TypeAlias = "Table | pd.Series | Sequence[float]"
 """Context of rows: any table, or a single column."""
+
+
+_first_row: ContextVar[int] = ContextVar("first_row", default=0)
+
+
+@contextmanager
+def number_rows_from(first: int) -> Iterator[None]:
+    """Let warnings inside the block count the rows of a table from `first`, if it is a part of a larger one.
+
+    Example:
+        >>> with number_rows_from(100):
+        ...     first_row()
+        100
+    """
+    before = _first_row.get()
+    _first_row.set(first)
+    try:
+        yield
+    finally:
+        _first_row.set(before)
+
+
+def first_row() -> int:
+    """Number of the first row in warnings: see `number_rows_from`."""
+    return _first_row.get()
 
 
 def as_frame(table: Table, names: Sequence[str] | None = None) -> pd.DataFrame:

@@ -12,10 +12,10 @@ import pandas as pd
 from elflow._checks import check_choice, warn_user
 from elflow.flows.dequantization import Cells
 from elflow.tabular._arrays import FloatArray, IntArray
-from elflow.tabular._kinds import Declaration, holds_dates_as_text, is_identifier
+from elflow.tabular._kinds import Declaration, check_objects, holds_dates_as_text, is_identifier
 from elflow.tabular._survey import Survey
 from elflow.tabular.columns import Column, shorten
-from elflow.tabular.frames import TABLE_KINDS, Table, as_frame, from_frame, table_kind
+from elflow.tabular.frames import TABLE_KINDS, Table, as_frame, first_row, from_frame, table_kind
 
 __all__ = ["OutsideBoundsWarning", "Schema"]
 
@@ -77,6 +77,8 @@ class Schema:
             survey: What is known about a larger table, if this one has only some of its rows.
         """
         frame = as_frame(table)
+        for name in frame.columns:
+            check_objects(name, frame[name])
         survey = Survey.of_frame(frame) if survey is None else survey
         declared = {str(name): declaration for name, declaration in (declared or {}).items()}
         if unknown := [name for name in declared if name not in frame.columns]:
@@ -256,12 +258,15 @@ class Schema:
         if absent := [name for name in self.names if name not in frame.columns]:
             raise ValueError(f"the table must have the columns {self.names}, got none named {absent}")
         frame = frame[self.names]
+        for name in self.names:
+            check_objects(name, frame[name])
         complete = [column.name for column in self.columns if not column.missing]
         _check_no_missing(frame[complete].isna().sum(), fitted=True)
-        times = {
-            column.name: column.parse_times(frame[column.name]) for column in self.columns if column.kind == "datetime"
-        }
-        return frame.assign(**times) if times else frame
+        times = [column for column in self.columns if column.kind == "datetime"]
+        frame = frame.copy(deep=False) if times else frame
+        for column in times:  # not by `assign`, whose own arguments may be names of columns
+            frame[column.name] = column.parse_times(frame[column.name])
+        return frame
 
     def describe(self) -> list[dict[str, Any]]:
         """Description of each column: name, kind, dtype, values in words, and whether values may be missing.
@@ -313,7 +318,7 @@ def _warn_about_bounds(column: Column, outside: pd.Series) -> None:
     values = f"{len(outside):,} value{'' if len(outside) == 1 else 's'}"
     warn_user(
         f"column {column.name!r} has {values} outside its declared bounds {column.bounds}, first "
-        f"{outside.iloc[0]:g} in row {outside.index[0]}: the density of such rows is zero",
+        f"{outside.iloc[0]:g} in row {first_row() + outside.index[0]}: the density of such rows is zero",
         OutsideBoundsWarning,
     )
 

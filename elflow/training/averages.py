@@ -52,7 +52,8 @@ class ExponentialAverage(AveragedModel):
         super().__init__(flow)
         self.n_averaged.fill_(1)  # the initial weights are the first ones averaged
         self.decay = decay
-        self._weights = list(self.module.parameters()), list(flow.parameters())
+        self._averaged: list[Tensor] = list(self.module.parameters())
+        self._current: list[Tensor] = list(flow.parameters())
         self._buffers_of = list(self.module.buffers()), list(flow.buffers())
 
     @torch.no_grad()
@@ -60,7 +61,7 @@ class ExponentialAverage(AveragedModel):
         """Include the present weights of the flow."""
         count = int(self.n_averaged)
         keep = min(self.decay, (1 + count) / (10 + count))
-        torch._foreach_lerp_(*self._weights, 1 - keep)
+        torch._foreach_lerp_(self._averaged, self._current, 1 - keep)
         self.n_averaged += 1
 
     @torch.no_grad()
