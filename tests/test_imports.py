@@ -20,7 +20,7 @@ from _layout import RULES
 
 import elflow
 
-SHARED = {"_checks", "_digest", "_files", "_interrupts", "_json_types", "_model_file", "_sizes"}
+SHARED = {"_checks", "_digest", "_files", "_forks", "_interrupts", "_json_types", "_model_file", "_sizes"}
 """Modules that start with an underscore because users should not import them, but that all others share."""
 
 LAZY = {"cli", "__init__"}
