@@ -50,7 +50,7 @@ def _handle(signum: int, frame: FrameType | None) -> None:
     # While files are being removed, only a second Ctrl-C counts: schedulers often send SIGTERM and SIGHUP together.
     if _state.is_ending and signum != signal.SIGINT:
         return
-    _state.is_ending = True
+    _state.deferred, _state.is_ending = None, True  # a deferred signal must not interrupt what is run afterwards
     raise Interrupted(signum)
 
 

@@ -21,6 +21,7 @@ from elflow.io import grids
 from elflow.io.images import read_images
 from elflow.serialization import read_notes, read_training
 from elflow.training import recipe as recipes
+from experiments.faults.files import write_content
 
 QUICK = ["--max-steps", "4"]
 CLASSES = 3
@@ -325,12 +326,12 @@ def test_a_header_without_training_facts(folder, tmp_path):
         header = file.metadata()
     model = tmp_path / "m.elf"
     for notes in ["{}", '{"images": "3", "bits_per_dim": "x"}', '{"bits_per_dim": 1.5, "standard_error": "x"}']:
-        safetensors.torch.save_file(tensors, model, header | {"notes": notes})
+        write_content(model, header | {"notes": notes}, tensors)
         assert "4 steps in" in succeeds("info", model)[0]
-        safetensors.torch.save_file(tensors, model, {k: v for k, v in header.items() if k != "training"})
+        write_content(model, {k: v for k, v in header.items() if k != "training"}, tensors)
         assert "steps in" not in succeeds("info", model)[0]
     for damaged in [{"notes": "[]"}, {"notes": ""}, {"training": "[]"}, {"training": "{}"}, {"training": "{"}]:
-        safetensors.torch.save_file(tensors, model, header | damaged)
+        write_content(model, header | damaged, tensors)
         assert "MODEL must be a model saved by elflow" in fails("info", model)
 
 
@@ -366,7 +367,7 @@ def test_a_header_without_training_facts(folder, tmp_path):
         (["score-images", "DATA", "DATA"], "MODEL must be a model saved by elflow"),
         (["score-images", "FLOW", "DATA"], "must be a model written by `elflow fit-images`, got"),
         (["score-images", "MODEL", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
-        (["score-images", "MODEL", "DATA", "-o", "scores.xlsx"], "has an unsupported format; supported: .csv"),
+        (["score-images", "MODEL", "DATA", "-o", "scores.pdf"], "has an unsupported format; supported: .csv"),
         (["score-images", "MODEL", "DATA", "--resize", "4x4"], "must hold images of 1 x 8 x 8, as in the model"),
         (["score-images", "MODEL", "DATA", "--n-draws", "0"], "'--n-draws'"),
         (["sample-images", "MODEL"], "Missing option '--output'"),

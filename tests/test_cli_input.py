@@ -153,7 +153,7 @@ def test_categories_that_were_never_seen(folder, write):
         (["score", "MODEL", "DATA", "-o", "DATA"], "--output must not be one of the input files"),
         (["score", "MODEL", "DATA", "-o", "MODEL"], "--output must not be one of the input files"),
         (["sample", "MODEL", "-o", "MODEL"], "--output must not be one of the input files"),
-        (["score", "MODEL", "DATA", "-o", "scores.xlsx"], "has an unsupported format; supported: .csv"),
+        (["score", "MODEL", "DATA", "-o", "scores.pdf"], "has an unsupported format; supported: .csv"),
         (["score", "MODEL", "DATA", "-o", "no/scores.csv"], "--output must be in an existing folder, got no"),
         (["sample", "MODEL", "-o", "no/new.csv"], "--output must be in an existing folder, got no/new.csv"),
         (["sample", "MODEL"], "Missing option '--output'"),

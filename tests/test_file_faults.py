@@ -268,6 +268,8 @@ def write_table(path, table):
 @pytest.mark.parametrize("name", ["elf", "elf-weights", "images", "table"])
 def test_known_scores_hold_on_every_implementation(implementation, name):
     """Other instruction sets and the reference round differently, far within the tolerances of `verify`."""
+    if name == "elf-weights" and implementation.startswith("native"):
+        pytest.skip("the native kernels do not support the activation of this file")
     found = verify(GOLDEN / f"{name}.elf")
     assert found.n_scores in (4, 8)
     assert found.max_difference < found.tolerance / 10

@@ -473,10 +473,18 @@ def test_area_under_the_curve():
 def test_pit_of_a_known_density():
     """A narrow conditional distribution of a Gaussian, values in its middle and far out."""
     covariance = torch.tensor([[1.0, 0.999], [0.999, 1.0]], dtype=torch.double)
-    joint = torch.distributions.MultivariateNormal(torch.zeros(2, dtype=torch.double), covariance)
-    z = joint.sample((200,))
+
+    class Known(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("covariance", covariance)
+
+        def forward(self, c=None):
+            return torch.distributions.MultivariateNormal(self.covariance.new_zeros(2), self.covariance)
+
+    model = SimpleNamespace(flow=Known())
+    z = model.flow().sample((200,))
     z[0] = torch.tensor([2.0, 0.0])
-    model = SimpleNamespace(flow=lambda c: joint)
     column = SimpleNamespace(z_range=(-10.0, 10.0))
     schema = SimpleNamespace(positions=lambda name: [0], column=lambda name: column)
     values = pit_values(model, schema, "x", z)

@@ -107,12 +107,12 @@ def open_data(
         stream = open_stream(data, na or [])
         columns = stream.names
         dropped = _options.parse_names("--drop", drop, data, columns)
+        given = _options.parse_names("--context", context, data, columns)
+        if both := [name for name in dropped if name in given]:
+            raise ValueError(f"column {both[0]!r} must have either --drop or --context, got both")
         frame = None if stream.n_bytes > MAX_LOADED_BYTES else _load(data, na or [], dropped)
     if frame is not None:
         columns = list(frame.columns)
-    given = _options.parse_names("--context", context, data, columns)
-    if both := [name for name in dropped if name in given]:
-        raise ValueError(f"column {both[0]!r} must have either --drop or --context, got both")
     names = [name for name in columns if name not in (*dropped, *given)]
     if not names:
         raise ValueError(f"{data} must have a column to model besides those of --drop and --context, got none")

@@ -33,8 +33,8 @@ def spread_probabilities(n: int, features: int, start: int = 0) -> Tensor:
 
     Example:
         >>> spread_probabilities(2, 2)
-        tensor([[0.6133, 0.2467],
-                [0.2467, 0.4733]], dtype=torch.float64)
+        tensor([[0.6133, 0.2466],
+                [0.2466, 0.4733]], dtype=torch.float64)
     """
     i = torch.arange(1, n + 1, dtype=torch.double)[:, None]
     j = torch.arange(start + 1, start + features + 1, dtype=torch.double)

@@ -222,6 +222,8 @@ def iter_samples(
         rows = torch.arange(start, min(start + SAMPLE_BLOCK, total))
         with torch.no_grad(), use_generator(generator):
             z = model().sample(rows.shape) if context is None else model(context[rows // n]).sample()
+        if not bool(z.isfinite().all()):
+            raise NonFiniteError("samples of the model must be finite, got NaN or infinity: its weights overflow")
         yield z.double().numpy()
 
 

@@ -205,8 +205,8 @@ class FlowDensity(DensityMixin, ExplanationQueries, FittedTables):
             >>> rng = np.random.default_rng(0)
             >>> c = rng.normal(size=(200, 1))
             >>> density = FlowDensity(max_steps=20, random_state=0).fit(c + rng.normal(size=(200, 2)), context=c)
-            >>> density.training_.steps
-            20
+            >>> density.sample(1, context=c[:3], random_state=0).shape
+            (3, 2)
         """
         check_parameters(self.get_params())
         fabric = fabric or make_fabric(self.device, self.precision)
@@ -551,8 +551,8 @@ class FlowDensity(DensityMixin, ExplanationQueries, FittedTables):
         Example:
             >>> table = np.random.default_rng(0).normal(size=(200, 2))
             >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
-            >>> [name for name, weight in density.members_]
-            ['cholesky', 'identity', 'gaussian']
+            >>> round(sum(weight for name, weight in density.members_), 3)
+            1.0
         """
         check_is_fitted(self, "model_")
         names = [name for _, name in self.options_["members"]]

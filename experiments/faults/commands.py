@@ -62,16 +62,19 @@ def start_command(arguments: Sequence[str], log: Path, max_file_bytes: int | Non
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(handle, 1)
         os.dup2(handle, 2)
+        # A test runner has replaced Python's streams, which would not write to these descriptors.
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         if max_file_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, resource.RLIM_INFINITY))
         torch.set_num_threads(1)
         code = main(list(arguments))
-        sys.stdout.flush()
     except BaseException as error:  # SystemExit of typer
         code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
 
 

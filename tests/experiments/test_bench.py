@@ -361,7 +361,7 @@ def test_scale(tmp_path, monkeypatch):
     report = run_bench("scale", tmp_path, effort=0.0001)
     assert [row[:2] for row in report.tables[0].rows] == [
         ["six columns of floats", "1,000"],
-        ["eight columns of every kind", "50"],
+        ["eight columns of every kind", "20"],
     ]
     settings = {"table": "mixed", "seed": 0, "threads": 1, "steps": 1, "rows": 900, "training_rows": 500}
     record = scale.EXPERIMENT.work(Plan(), settings, None)
