@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 import elflow
 from elflow._digest import BLANK, seal_file
+from elflow.kernels import NonFiniteError
 from elflow.serialization import read_notes, read_training
 from elflow.training.checkpoint import read_checkpoint
 from experiments.faults.mutations import mutate_bytes, mutate_json
@@ -105,6 +106,8 @@ def judge_load(fault: str, path: Path, is_same: Callable[[list[float | None]], b
         return outcome
     try:
         scores = use_model(model)
+    except NonFiniteError as error:  # weights that are finite, but overflow
+        return Case(fault, "refused", str(error)[:300])
     except Exception as error:
         return Case(fault, "crashed", f"use: {type(error).__name__}: {error}"[:300])
     if is_same is not None:

@@ -43,7 +43,7 @@ def test_no_fault_is_silent(folder):
 @pytest.mark.slow
 def test_a_case_can_be_repeated(folder):
     first, second = (run_case(folder, "model-bytes", 7, seed=0) for _ in range(2))
-    assert first == second
+    assert [(case.fault, case.outcome) for case in first] == [(case.fault, case.outcome) for case in second]
     assert first[0].outcome == "refused"
 
 
