@@ -12,8 +12,8 @@ from elflow.training import PRECISIONS, Recipe, choose_device
 
 __all__ = ["MEMBERS", "check_parameters", "default_members", "default_options", "default_recipe"]
 
-MANY_FEATURES, VERY_MANY_FEATURES = 16, 32
-"""Numbers of features from which a flow has fewer transformations, and from which it has wider hypernetworks."""
+FEW_FEATURES, MANY_FEATURES, VERY_MANY_FEATURES = 5, 16, 32
+"""Number of features up to which, and numbers from which, flows have other sizes."""
 MEMBERS = ["cholesky", "identity", "plain", "gaussian"]
 """Members of the mixture: flows by the start of the linear layer before them, a flow without one, and a Gaussian."""
 MAX_ENSEMBLE_ROWS = 20_000
@@ -69,10 +69,13 @@ def default_options(flow: str, rows: int, features: int) -> dict[str, Any]:
     """
     is_wide = features >= VERY_MANY_FEATURES and rows >= 50_000
     width = 256 if is_wide else 128 if rows >= 1_000 else 64
-    is_shallow = flow == "elf" or features >= MANY_FEATURES or has_few_rows(rows, features)
+    is_shallow = features >= MANY_FEATURES or has_few_rows(rows, features)
+    if flow == "elf" and features <= FEW_FEATURES:
+        # Few columns need fewer transformations to see each other in both orders, but networks of more units.
+        return {"transforms": 3, "hidden_features": (width, width), "units": 32}
     options: dict[str, Any] = {"transforms": 3 if is_shallow else 5, "hidden_features": (width, width)}
     if flow == "elf":
-        return options | {"units": 8 if is_wide else 16 if features >= MANY_FEATURES else 32}
+        return options | {"units": 8 if is_wide else 16}
     return options if flow in ("maf", "nsf") else {}
 
 
