@@ -82,7 +82,10 @@ class TableEstimator(BaseEstimator):
 
     def _encode(self, frame: pd.DataFrame, context: pd.DataFrame | None = None) -> Rows:
         """Encode a frame and its context as tensors."""
-        return encode_rows(self.schema_, frame, encode_context(self.context_schema_, context))
+        # A block keeps the numbers of its rows in the table, which warnings name.
+        start = int(frame.index[0]) if isinstance(frame.index, pd.RangeIndex) and len(frame) else 0
+        with number_rows_from(first_row() + start):
+            return encode_rows(self.schema_, frame, encode_context(self.context_schema_, context))
 
     def _iter_blocks(
         self, X: Table, context: ContextTable | None, size: int = MAX_ENCODED_ROWS
@@ -92,5 +95,4 @@ class TableEstimator(BaseEstimator):
         context_frame = self._as_context(context, len(frame))
         for start in range(0, max(1, len(frame)), size):
             block = slice(start, start + size)
-            with number_rows_from(first_row() + start):
-                yield frame.iloc[block], None if context_frame is None else context_frame.iloc[block]
+            yield frame.iloc[block], None if context_frame is None else context_frame.iloc[block]
