@@ -166,7 +166,8 @@ def test_pieces_of_contexts_are_sampled(conditional, tmp_path):
 
 @pytest.mark.slow
 def test_dask(model, expected):
-    dd = pytest.importorskip("dask.dataframe")
+    import dask.dataframe as dd
+
     scorer = Scorer(model, "anomaly")
     scores = dd.from_pandas(table(), npartitions=3).map_partitions(scorer, meta=scorer.meta)
     assert np.array_equal(scores.compute(scheduler="threads")["log_density"], expected)
@@ -187,7 +188,6 @@ def test_errors_of_the_ray_engine(model, tmp_path):
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds the workers in /proc")
 def test_ray_survives_the_death_of_a_worker(model, tmp_path):
     """Two workers, one of which is killed while it scores: the rows are those of the plain command, each once."""
-    pytest.importorskip("ray")
     data, out = tmp_path / "data.parquet", tmp_path / "out"
     pq.write_table(pa.Table.from_pandas(pd.concat([table()] * 100), preserve_index=False), data, row_group_size=2500)
     options = ["-o", str(out), "--engine", "ray", "--workers", "2", "--anomaly"]

@@ -50,12 +50,11 @@ def number_rows_from(first: int) -> Iterator[None]:
         ...     first_row()
         100
     """
-    before = _first_row.get()
-    _first_row.set(first)
+    token = _first_row.set(first)
     try:
         yield
     finally:
-        _first_row.set(before)
+        _first_row.reset(token)
 
 
 def first_row() -> int:
