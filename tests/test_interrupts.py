@@ -12,7 +12,7 @@ import elflow
 from elflow._files import locking
 from elflow._interrupts import Interrupted, raising_interrupts
 from elflow.flows.dequantization import Cells, Dequantized
-from elflow.training import Rows, fit, loop
+from elflow.training import Rows, fit, run
 from elflow.training.checkpoint import MAGIC, read_checkpoint, write_checkpoint
 
 
@@ -20,8 +20,8 @@ from elflow.training.checkpoint import MAGIC, read_checkpoint, write_checkpoint
 def signal_at(monkeypatch):
     """A function that runs another one, in which SIGTERM arrives in the midst of a step, or of a validation."""
 
-    def run(step, function, method="train_step", times=1):
-        original = getattr(loop._Run, method)
+    def run_until(step, function, method="train_step", times=1):
+        original = getattr(run.Run, method)
 
         def interrupted(self, *arguments):
             if self.step == step:
@@ -29,12 +29,12 @@ def signal_at(monkeypatch):
                     signal.raise_signal(signal.SIGTERM)
             return original(self, *arguments)
 
-        monkeypatch.setattr(loop._Run, method, interrupted)
+        monkeypatch.setattr(run.Run, method, interrupted)
         with pytest.raises(Interrupted), raising_interrupts():
             function()
-        monkeypatch.setattr(loop._Run, method, original)
+        monkeypatch.setattr(run.Run, method, original)
 
-    return run
+    return run_until
 
 
 def make_cells():

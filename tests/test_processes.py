@@ -23,7 +23,7 @@ from elflow.cli import _processes
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.flows.mixture import FlowMixture
 from elflow.flows.whitening import Whitened
-from elflow.training import LostProcessError, Recipe, Rows, fit, loop, make_fabric
+from elflow.training import LostProcessError, Recipe, Rows, fit, make_fabric, processes
 from elflow.training.checkpoint import MAGIC
 
 RECIPE = Recipe(
@@ -66,7 +66,7 @@ def make_images():
 def train_in_processes(fabric, path):
     """What each process does: a mixture with a race, images, a stream, and the first half of the first training."""
     torch.set_num_threads(1)
-    calls, seen, forward = [], [], loop.LogLikelihood.forward
+    calls, seen, forward = [], [], processes.LogLikelihood.forward
     best, training = fit(
         make_flow(), *make_rows(), RECIPE, seed=4, fabric=fabric, on_round_end=lambda *_: calls.append(1)
     )
@@ -76,9 +76,9 @@ def train_in_processes(fabric, path):
         seen.append(rows.x)
         return forward(self, rows)
 
-    loop.LogLikelihood.forward = record
+    processes.LogLikelihood.forward = record
     fit(make_flow().flow.flows[0], lambda: torch.randn(9, 3), recipe=SHORT, seed=4, fabric=fabric)
-    loop.LogLikelihood.forward = forward
+    processes.LogLikelihood.forward = forward
     half = {"checkpoint": f"{path}/checkpoint", "on_round_end": stop_half_way}
     with contextlib.suppress(KeyboardInterrupt, LostProcessError):
         fit(make_flow(), *make_rows(), RECIPE, seed=4, fabric=fabric, **half)

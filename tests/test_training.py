@@ -18,7 +18,7 @@ import elflow
 from elflow.datasets import toy
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.kernels import NonFiniteError
-from elflow.training import OPTIMIZERS, SCHEDULES, Recipe, Rows, Training, fit, image_recipe, loop
+from elflow.training import OPTIMIZERS, SCHEDULES, Recipe, Rows, Training, fit, image_recipe, processes, run
 from elflow.training.rows import RowSource
 
 TINY = Recipe(max_steps=40, round_steps=10, batch_size=64)
@@ -208,20 +208,20 @@ class CrashError(Exception):
 @pytest.fixture
 def crash_at(monkeypatch):
     """A function that runs another one, in which training crashes before a step."""
-    step = loop._Run.train_step
+    step = run.Run.train_step
 
-    def run(crash, function):
+    def run_until(crash, function):
         def crashing(self, batch):
             if self.step == crash:
                 raise CrashError
             return step(self, batch)
 
-        monkeypatch.setattr(loop._Run, "train_step", crashing)
+        monkeypatch.setattr(run.Run, "train_step", crashing)
         with pytest.raises(CrashError):
             function()
-        monkeypatch.setattr(loop._Run, "train_step", step)
+        monkeypatch.setattr(run.Run, "train_step", step)
 
-    return run
+    return run_until
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -339,13 +339,13 @@ def test_time_limit_keeps_the_best_weights_so_far():
 def slow_steps(monkeypatch):
     """A clock that advances by one second in each step, and only then."""
     now = [0.0]
-    step = loop._Run.train_step
+    step = run.Run.train_step
 
     def ticking(self, batch):
         now[0] += 1
         return step(self, batch)
 
-    monkeypatch.setattr(loop._Run, "train_step", ticking)
+    monkeypatch.setattr(run.Run, "train_step", ticking)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
 
@@ -394,14 +394,15 @@ def test_the_learning_rate_decays_towards_the_time_limit(tmp_path, slow_steps, m
 
 def break_log_likelihood(monkeypatch, step, training=True):
     """Make the log-likelihood NaN once, at the given call in training or validation."""
-    real, calls = loop.sum_rows, [0]
+    real, calls = processes.sum_rows, [0]
 
     def broken(log_prob, weight):
         total, count = real(log_prob, weight)
         calls[0] += log_prob.requires_grad == training
         return (total * math.nan, count) if log_prob.requires_grad == training and calls[0] == step else (total, count)
 
-    monkeypatch.setattr(loop, "sum_rows", broken)
+    for module in (processes, run):
+        monkeypatch.setattr(module, "sum_rows", broken)
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_reported(monkeypatch):
@@ -414,7 +415,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_reported(monkeypatch):
 
 
 def test_a_network_that_the_kernel_refuses_is_a_skipped_step(monkeypatch):
-    real = loop._Run.train_step
+    real = run.Run.train_step
 
     def overflowing(self, batch):
         kept = [p.detach().clone() for p in self.flow.parameters()]
@@ -428,7 +429,7 @@ def test_a_network_that_the_kernel_refuses_is_a_skipped_step(monkeypatch):
                 for p, value in zip(self.flow.parameters(), kept, strict=True):
                     p.copy_(value)
 
-    monkeypatch.setattr(loop._Run, "train_step", overflowing)
+    monkeypatch.setattr(run.Run, "train_step", overflowing)
     with pytest.warns(RuntimeWarning, match="loss was nan .* at step 5"):
         _, training = fit(make_flow(), *make_data(), TINY)
     assert training.skipped == 1
@@ -561,7 +562,7 @@ def train_on_two(fabric, path):
     rows, validation = make_data()
     best, training = fit(make_flow(), rows, validation, TINY, fabric=fabric)
     torch.save({"state": best.state_dict(), "history": training.history}, f"{path}/{fabric.global_rank}")
-    step, rank = loop.LogLikelihood.forward, fabric.global_rank
+    step, rank = processes.LogLikelihood.forward, fabric.global_rank
     calls = [0]
 
     def refuse_once(self, rows):
@@ -570,7 +571,7 @@ def train_on_two(fabric, path):
             raise NonFiniteError("phi must be finite")
         return step(self, rows)
 
-    loop.LogLikelihood.forward = refuse_once
+    processes.LogLikelihood.forward = refuse_once
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         best, training = fit(make_flow(), rows, None, replace(TINY, plateau_patience=1), fabric=fabric)
