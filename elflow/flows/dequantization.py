@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple, cast
@@ -10,14 +9,12 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Size, Tensor, nn
 
+from elflow.flows.cell_noise import MIN_PROBABILITY, CellNoise, draw_uniform
 from elflow.flows.elf import ELF
 from elflow.kernels import has_double
 from elflow.nn import InitializesParts
 
 __all__ = ["Cells", "Dequantized"]
-
-MIN_PROBABILITY = 1e-12
-"""Minimum distance of a point of a cell from 0 and 1, so that its normal quantile stays within +-7.04."""
 
 
 class Cells(NamedTuple):
@@ -55,8 +52,9 @@ class Cells(NamedTuple):
 class Dequantized(InitializesParts):
     """Flow over rows with cells, by dequantisation.
 
-    Points z are drawn from the cells, uniformly or from a learned distribution (variational dequantisation). The
-    log-density of z gives a lower bound (in expectation) on the log-probability of the cells.
+    Points z are drawn from the cells: uniformly, from Gaussians that are truncated to the cells, or from a learned
+    distribution (variational dequantisation). The log-density of z gives a lower bound (in expectation) on the
+    log-probability of the cells.
 
     Reference:
         Flow++: Improving Flow-Based Generative Models with Variational Dequantization (Ho et al., 2019)
@@ -67,6 +65,7 @@ class Dequantized(InitializesParts):
         cells: The features that have cells.
         variational: Whether to learn the distribution of points in their cells; uniform otherwise.
         context: The number of context features of the flow.
+        gaussian: Whether points in their cells are correlated with the other features: see `CellNoise`.
 
     Example:
         >>> model = Dequantized(ELF(features=2), exact=[0], cells=[1])
@@ -78,7 +77,13 @@ class Dequantized(InitializesParts):
     """
 
     def __init__(
-        self, flow: nn.Module, exact: Sequence[int], cells: Sequence[int], variational: bool = False, context: int = 0
+        self,
+        flow: nn.Module,
+        exact: Sequence[int],
+        cells: Sequence[int],
+        variational: bool = False,
+        context: int = 0,
+        gaussian: bool = False,
     ) -> None:
         super().__init__()
         self.flow = flow
@@ -92,6 +97,7 @@ class Dequantized(InitializesParts):
             if variational and cells
             else None
         )
+        self.cell_noise = CellNoise(self.exact, self.cells) if gaussian and cells else None
 
     def extra_repr(self) -> str:
         return f"exact={self.exact}, cells={self.cells}"
@@ -132,14 +138,18 @@ class Dequantized(InitializesParts):
         return cast(Tensor, cast(Any, self.flow).combine(log_probs, sample_weight))
 
     def initialize_parts(self, rows: Cells, c: Tensor | None) -> None:
-        """Initialise the learned noise and the flow."""
+        """Initialise the noise and the flow."""
+        if self.cell_noise is not None:
+            self.cell_noise.estimate_moments(rows.exact, rows.low, rows.width)
         if self.noise is not None:
             noise_context = self._make_noise_context(rows, c)
             self.noise.initialize(torch.randn_like(noise_context[..., : len(self.cells)]), noise_context)
         if initialize := getattr(self.flow, "initialize", None):
             initialize(self.dequantize(rows, c)[0], c)
 
-    def dequantize(self, rows: Cells, c: Tensor | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def dequantize(
+        self, rows: Cells, c: Tensor | None = None, noise: Tensor | None = None, skipped: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Draw a point z for each row.
 
         Arguments:
@@ -147,6 +157,7 @@ class Dequantized(InitializesParts):
             c: Their context, `(N, context)`, or None for a flow without context.
             noise: Positions of the points in their cells, in (0, 1), `(..., C)`, which broadcast to `(..., N, C)`; None
                 for random ones. For a learned distribution these are quantile levels of its base.
+            skipped: A feature on whose value the points do not depend; only for Gaussian noise.
 
         Returns:
             z, `(..., N, features)`, and the term that makes its log-density a bound for the row, `(..., N)`.
@@ -162,6 +173,10 @@ class Dequantized(InitializesParts):
             return rows.exact.to(self.device), rows.offset.to(self.device)
         if noise is None:
             noise = torch.rand_like(rows.low)
+        if self.cell_noise is not None:
+            # Tables of float need double here, and mps has none: cells and their noise may be on the CPU.
+            z, log_density = self.cell_noise.draw(rows.exact.to(rows.low), rows.low, rows.width, noise, skipped)
+            return self._join(rows, z, rows.offset - log_density.to(rows.offset))
         ladj: Tensor | float = 0.0
         if self.noise is not None:
             normal = torch.special.ndtri(noise.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY))
@@ -171,16 +186,16 @@ class Dequantized(InitializesParts):
             v, log_slope = self.noise.transform(noise_context).call_and_ladj(normal)
             ladj = log_slope + (normal**2 - v**2).sum(-1) / 2
             noise = torch.special.ndtr(v.to(rows.low.device).double())
-        is_linear = rows.width <= 0
-        # Values of the other branch are replaced before ndtri, which must not see numbers outside (0, 1).
-        u = torch.where(is_linear, 0.5, rows.low + rows.width * noise).clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
-        z = torch.where(is_linear, rows.low - rows.width * noise, torch.special.ndtri(u))
-        volume = torch.where(rows.width == 0, 1.0, rows.width.abs())
-        log_normal = torch.where(is_linear, 0.0, z**2 / 2 + math.log(2 * math.pi) / 2)
-        log_volume = (volume.log() + log_normal).sum(-1)
+        z, log_density = draw_uniform(rows.low, rows.width, noise)
+        log_volume = -log_density.sum(-1)
+        z, log_volume = self._join(rows, z, rows.offset + log_volume.to(rows.exact.dtype))
+        return z, log_volume + ladj
+
+    def _join(self, rows: Cells, z: Tensor, log_volume: Tensor) -> tuple[Tensor, Tensor]:
+        """Exact numbers and points of cells in the order of the features, on the device of the flow."""
         z = z.to(rows.exact.dtype)
         z = torch.cat([rows.exact.expand(*z.shape[:-1], -1), z], -1)[..., self.order]
-        return z.to(self.device), (rows.offset + log_volume.to(z.dtype)).to(self.device) + ladj
+        return z.to(self.device), log_volume.to(self.device)
 
     def _make_noise_context(self, rows: Cells, c: Tensor | None) -> Tensor:
         """Context of the learned noise: exact numbers, the middle of each cell, and the context of the rows."""

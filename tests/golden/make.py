@@ -116,6 +116,7 @@ def main(folder: Path) -> None:
         folder, "table-context", table, ["kind", "height"], flow_options=SMALL, members=["cholesky", "identity"]
     )
     save_density(folder, "table-variational", numbers, [], flow_options=SMALL, dequantization="variational")
+    save_density(folder, "table-gaussian", table, [], flow_options=SMALL, dequantization="gaussian")
     hidden = {"transforms": 2, "hidden_features": [8]}
     save_density(folder, "table-nsf", numbers, [], flow="nsf", flow_options=hidden | {"bins": 4})
     save_density(folder, "table-maf", numbers, ["count"], flow="maf", flow_options=hidden | {"randperm": True})
