@@ -348,3 +348,18 @@ def test_density_without_gaussians_and_with_context():
     rows = density.sample(2, given={0: (0.0, 1.0)}, context=c[:3], random_state=0)
     assert rows.shape == (6, 3)
     assert ((rows[:, 0] >= 0) & (rows[:, 0] <= 1)).all()
+
+
+@pytest.mark.parametrize("dequantization", ["uniform", "gaussian", "variational"])
+def test_the_density_behind_explanations_integrates_to_one(dequantization):
+    """Also where the other cells are narrow, so that one point of them is enough."""
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=400)
+    b = (a + 0.5 * rng.normal(size=400)).round(2)
+    frame = pd.DataFrame({"a": a, "b": b, "c": rng.normal(size=400).round(2), "kind": rng.choice(["x", "y"], 400)})
+    for columns in (["a", "b", "c"], ["a", "b", "c", "kind"]):
+        rows = frame[columns]
+        distribution = fit(rows, max_steps=40, dequantization=dequantization).conditional(rows.head(3), "a")
+        z = np.linspace(-9, 9, 721)
+        values = np.stack([np.exp(distribution.log_density(np.full(3, point))) for point in z], 1)
+        assert np.trapezoid(values, z) == pytest.approx(1, abs=0.02)

@@ -19,7 +19,7 @@ from elflow.flows.dequantization import Dequantized
 from elflow.tabular import Column, Schema
 from elflow.tabular._flow import encode_rows, score_rows
 from elflow.tabular._grids import find_atoms
-from elflow.tabular._maps import Warp
+from elflow.tabular._warps import Warp
 from elflow.tabular.conditional import condition
 
 N = 3000

@@ -13,6 +13,7 @@ import elflow
 from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.whitening import Gaussian, Whitened, shrink_correlation
 from elflow.tabular._integration import integrate_density
+from elflow.tabular._lines import Lines
 from elflow.training import Recipe, fit
 from elflow.training.selection import Selection
 
@@ -182,12 +183,8 @@ def test_conditionals_of_a_mixture_find_narrow_peaks(narrow):
     """The broad member does not hide the peak of the narrow one."""
     mixture = make_peaks(narrow)
     first = torch.linspace(-2, 2, 9).double()
-
-    def evaluate(flow, index, points):
-        z = torch.stack([first[index][:, None].expand_as(points), points], -1)
-        return flow().log_prob(z)[None]
-
-    knots, cumulative, _ = integrate_density(evaluate, mixture, len(first), (-10.0, 10.0))
+    lines = Lines(torch.stack([first, first], -1)[None], torch.zeros(1, 9).double(), position=1)
+    knots, cumulative, _ = integrate_density(lines, mixture, (-10.0, 10.0))
     for row, x in enumerate(first.tolist()):
         points = x + narrow * np.linspace(-3, 3, 13)
         # both members have the same density of the first feature
@@ -203,12 +200,9 @@ def test_conditionals_of_many_gaussians(components, draws):
     means = np.linspace(-6, 6, components)
     for gaussian, mean in zip(mixture.flows, means, strict=True):
         gaussian.whitening.set_moments(torch.tensor([0.0, mean]), torch.tensor([[1.0, 0.02], [0.02, 0.01]]))
-
-    def evaluate(flow, index, points):
-        first = torch.linspace(-1, 1, draws).double()[:, None, None].expand(-1, *points.shape)
-        return flow().log_prob(torch.stack([first, points.expand_as(first)], -1))
-
-    knots, cumulative, _ = integrate_density(evaluate, mixture, 2, (-10.0, 10.0))
+    z = torch.linspace(-1, 1, draws).double()[:, None, None].expand(-1, 2, 2)
+    lines = Lines(z, torch.zeros(draws, 2).double(), position=1)
+    knots, cumulative, _ = integrate_density(lines, mixture, (-10.0, 10.0))
     points = np.linspace(-8, 8, 1001)
     first = np.linspace(-1, 1, draws)[:, None]
     given = norm.cdf((points[:, None, None] - means - 0.02 * first) / np.sqrt(0.01 - 0.02**2)).mean(2)

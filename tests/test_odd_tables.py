@@ -318,3 +318,17 @@ def test_five_rows_have_moderate_scores():
     frame = pd.DataFrame({"x": [1.234567, 2.1, 2.9, 4.2, 5.3], "y": [0.1, 0.7, 0.3, 0.9, 0.2]})
     scores = small().fit(frame).score_samples(frame)
     assert (np.abs(scores) < 50).all()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:column 'b' is a linear function of 'a'")
+def test_a_member_that_overflows_is_left_out():
+    """A flow of exactly collinear columns without a linear layer diverges: the others go on, without a warning."""
+    rng = np.random.default_rng(1)
+    a = rng.gamma(3, 2, 1400)
+    frame = pd.DataFrame({"a": a, "b": 2 * a, "c": rng.normal(size=1400), "d": rng.normal(size=1400).clip(-1, 1)})
+    density = FlowDensity(random_state=1, max_steps=60).fit(frame)
+    assert density.training_.stopped == "max_steps"
+    assert np.isfinite(density.score_samples(frame)).all()
+    drawn = density.sample(500, random_state=0)
+    assert np.abs(drawn["b"] - 2 * drawn["a"]).max() < 0.1

@@ -16,7 +16,8 @@ from scipy.special import ndtri
 from scipy.stats import norm
 
 from elflow.tabular import COLUMN_KINDS, Column, FlowDensity, Schema, as_frame, fingerprint
-from elflow.tabular._maps import Steps, Warp
+from elflow.tabular._steps import Steps
+from elflow.tabular._warps import Warp
 
 UNBOUNDED = [(-np.inf, np.inf)]
 

@@ -13,8 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_context
 from elflow.tabular._integration import interpolate
-from elflow.tabular._maps import Steps
 from elflow.tabular._queries import MAX_CONDITIONAL_ROWS, ConditionalQueries
+from elflow.tabular._steps import Steps
 from elflow.tabular.conditional import Conditional, condition
 from elflow.tabular.frames import ContextTable, Table
 
@@ -48,9 +48,9 @@ class ExplanationQueries(ConditionalQueries):
 
             * `row`, `column`, `value`: Number of the row, name of the column, and the value.
             * `tail_probability`: Probability of values at least as extreme: of the two tails for values with an order,
-              of all values that are not more likely for others.
+                of all values that are not more likely for others.
             * `surprise`: Nats by which the value is less likely than values of this column are on average in such rows;
-              numbers are measured on the scale on which the column is about standard normal.
+                numbers are measured on the scale on which the column is about standard normal.
             * `low`, `high`: Interval of ordinary values, or the most likely one if the values have no order.
 
         Example:

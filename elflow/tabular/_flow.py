@@ -73,7 +73,8 @@ def build_model(
         for position, member in options["members"]
     ]
     flow = flows[0] if len(flows) == 1 else FlowMixture(flows)
-    return Dequantized(flow, schema.exact, schema.cells, dequantization == "variational", context)
+    noise = {"variational": dequantization == "variational", "gaussian": dequantization == "gaussian"}
+    return Dequantized(flow, schema.exact, schema.cells, context=context, **noise)
 
 
 def _build_flow(
@@ -119,7 +120,7 @@ def stack_members(model: Dequantized, rows: Rows, n_draws: int) -> tuple[Dequant
 def _score_member(model: Dequantized, flow: nn.Module, rows: Rows, n_draws: int) -> FloatArray:
     """Log-densities of rows under one member of a mixture, `(N,)`; -inf if its networks overflow."""
     member = Dequantized(flow, model.exact, model.cells)
-    member.noise = model.noise
+    member.noise, member.cell_noise = model.noise, model.cell_noise
     try:
         return score_rows(member.eval(), rows, n_draws)
     except NonFiniteError:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from elflow._checks import join_names, warn_user
 from elflow.tabular._arrays import FloatArray
-from elflow.tabular._maps import robust_scale
+from elflow.tabular._warps import robust_scale
 from elflow.tabular.columns import Column
 from elflow.tabular.schema import Schema
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,11 +12,20 @@ from scipy.special import log_softmax, logsumexp, ndtr, ndtri
 from torch import Tensor, nn
 
 from elflow.flows.mixture import FlowMixture
-from elflow.flows.whitening import Gaussian
+from elflow.flows.whitening import Gaussian, TriangularTransform
 from elflow.tabular._arrays import FloatArray, IntArray
+from elflow.tabular._lines import Lines
+from elflow.tabular._precision import N_CHECKED, choose_precision
 from elflow.tabular._quick_integration import LEVELS, MAX_ERROR, MAX_ROUNDS, N_PIECES, QuickIntegrator
 
-__all__ = ["REFINED_QUANTILES", "Evaluate", "integrate_density", "interpolate", "list_members"]
+__all__ = [
+    "REFINED_QUANTILES",
+    "integrate_density",
+    "interpolate",
+    "list_members",
+    "measure_precisions",
+    "merge_distributions",
+]
 
 N_COARSE_POINTS = 65
 """Number of points of the first grid."""
@@ -34,10 +43,7 @@ MIN_SHARE = 1e-4
 """Share of the mass of a row below which the distribution of a flow is not refined further."""
 MIXED_QUANTILES = np.union1d(REFINED_QUANTILES, np.linspace(0.0025, 0.9975, 200))
 """Quantiles of mixtures of Gaussians that are knots: so close to each other that a gap between two peaks is found."""
-
-Evaluate = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""Log-density under a flow up to a constant, `(draws, N, K)`, of the rows at N indices, `(N,)`, at K points each,
-`(N, K)`. The density is the sum over draws, for instance over points of the cells of other features."""
+LOG_2PI = math.log(2 * math.pi)
 
 
 class Distributions(NamedTuple):
@@ -51,85 +57,96 @@ class Distributions(NamedTuple):
 
 @torch.no_grad()
 def integrate_density(
-    evaluate: Evaluate,
+    lines: Lines,
     flow: nn.Module,
-    count: int,
     z_range: tuple[float, float],
     quantiles: FloatArray = REFINED_QUANTILES,
-    n_draws: int = 1,
     max_refinements: int = MAX_REFINEMENTS,
-    quick_flow: nn.Module | None = None,
 ) -> Distributions:
-    """Cumulative distributions of densities that are known up to a factor.
+    """Cumulative distributions of densities that are known up to a factor: sums of the densities along lines.
 
     A mixture is integrated member by member, and its distribution is the mixture of theirs by mass: a member with a
     broad density cannot hide the peak of a narrow one. Along one feature a Gaussian is normal.
 
     Arguments:
-        evaluate: Log-densities of rows.
+        lines: Lines of N rows.
         flow: The flow whose density is integrated.
-        count: Number of rows N.
         z_range: Range of the points.
         quantiles: Quantiles at which each refinement adds points.
-        n_draws: Number of densities that `evaluate` returns for each point.
         max_refinements: Maximum number of refinements after the first ones, until the distributions have converged.
-        quick_flow: The flow in the precision in which it is evaluated first: see `choose_precision`.
     """
-    quick_flow = quick_flow or flow
-    size = max(1, MAX_EVALUATIONS // (len(quantiles) * n_draws))
+    c = None if lines.context is None else lines.context[:N_CHECKED]
+    quick_flow = choose_precision(flow, lines.z[0, :N_CHECKED], c)
+    size = max(1, MAX_EVALUATIONS // (len(quantiles) * lines.n_draws))
     blocks = []
-    for start in range(0, count, size):
-        index = torch.arange(start, min(start + size, count))
-        blocks.append(_integrate_block(evaluate, flow, quick_flow, index, z_range, quantiles, max_refinements))
-    if not blocks:
-        return Distributions(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0))
-    n_knots = max(block.knots.shape[1] for block in blocks)
-    knots, cumulative = (
-        np.concatenate([_pad(getattr(block, name), n_knots) for block in blocks]) for name in ("knots", "cumulative")
-    )
-    return Distributions(knots, cumulative, np.concatenate([block.log_mass for block in blocks]))
+    for index in torch.arange(lines.n_rows).split(size) if lines.n_rows else ():
+        block = _integrate_block(lines.take(index), flow, quick_flow, z_range, quantiles, max_refinements)
+        blocks.append((index.numpy(), block))
+    return merge_distributions(blocks, lines.n_rows)
+
+
+def merge_distributions(parts: Sequence[tuple[IntArray, Distributions]], count: int) -> Distributions:
+    """Distributions of N rows from those of some rows, whose indices come with them; the last of a row counts."""
+    n_knots = max((part.knots.shape[1] for _, part in parts), default=2)
+    merged = Distributions(np.zeros((count, n_knots)), np.zeros((count, n_knots)), np.zeros(count))
+    for index, part in parts:
+        merged.knots[index] = _pad(part.knots, n_knots)
+        merged.cumulative[index] = _pad(part.cumulative, n_knots)
+        merged.log_mass[index] = part.log_mass
+    return merged
+
+
+def measure_precisions(flow: nn.Module) -> Tensor | None:
+    """Largest inverse variance of each feature given all others under a Gaussian of a mixture, `(features,)`.
+
+    None if there are no Gaussians.
+    """
+    whitenings = [member.whitening for _, member in list_members(flow) if isinstance(member, Gaussian)]
+    if not whitenings:
+        return None
+    unit = torch.eye(whitenings[0].features, dtype=torch.double)
+    precisions = []
+    for whitening in whitenings:
+        _, lower, log_scale, _ = whitening.compute_parts()
+        # Column k of the linear map is the image of the unit vector k; the covariance is that of its inverse.
+        linear = TriangularTransform(torch.zeros(1), lower, log_scale, whitening.order)
+        precisions.append(linear(unit).square().sum(1))
+    return torch.stack(precisions).amax(0)
 
 
 def _integrate_block(
-    evaluate: Evaluate,
+    lines: Lines,
     flow: nn.Module,
     quick_flow: nn.Module,
-    index: Tensor,
     z_range: tuple[float, float],
     quantiles: FloatArray,
     max_refinements: int,
 ) -> Distributions:
-    """Distributions of the rows at some indices, with few evaluations for those in which the density is smooth."""
+    """Distributions of a block of rows, with few evaluations for those in which the density is smooth."""
     gaussians = [(weight, member) for weight, member in list_members(flow) if isinstance(member, Gaussian)]
     if not gaussians or all(isinstance(member, Gaussian) for _, member in list_members(flow)):
-        return _integrate_rows(evaluate, flow, index, z_range, quantiles, max_refinements)
-    quick, rest = _integrate_smooth(evaluate, quick_flow, index, z_range, gaussians)
+        return _integrate_rows(lines, flow, z_range, quantiles, max_refinements)
+    quick, rest = _integrate_smooth(lines, quick_flow, z_range, gaussians)
     if not len(rest):
         return quick
-    slow = _integrate_rows(evaluate, flow, index[rest], z_range, quantiles, max_refinements)
-    n_knots = max(quick.knots.shape[1], slow.knots.shape[1])
-    parts = [_pad(getattr(quick, name), n_knots) for name in ("knots", "cumulative")]
-    for part, name in zip(parts, ("knots", "cumulative"), strict=True):
-        part[rest] = _pad(getattr(slow, name), n_knots)
-    quick.log_mass[rest] = slow.log_mass
-    return Distributions(parts[0], parts[1], quick.log_mass)
+    slow = _integrate_rows(lines.take(torch.from_numpy(rest)), flow, z_range, quantiles, max_refinements)
+    return merge_distributions([(np.arange(lines.n_rows), quick), (rest, slow)], lines.n_rows)
 
 
 def _integrate_smooth(
-    evaluate: Evaluate,
+    lines: Lines,
     flow: nn.Module,
-    index: Tensor,
     z_range: tuple[float, float],
-    gaussians: Sequence[tuple[float, nn.Module]],
+    gaussians: Sequence[tuple[float, Gaussian]],
 ) -> tuple[Distributions, IntArray]:
     """Distributions by interpolation, and the positions of the rows in which it has not converged."""
-    normals = _Normals.locate(evaluate, gaussians, index)
+    normals = _Normals.locate(lines, gaussians)
     share = np.exp(log_softmax(normals.log_mass, 1))
     whole = QuickIntegrator(normals.mean, normals.scale, share, z_range)
-    whole.set_values(_sum_draws(evaluate(flow, index, torch.from_numpy(whole.nodes))))
+    whole.set_values(_sum_draws(lines.evaluate(flow, torch.from_numpy(whole.nodes))))
     n_knots = N_PIECES * (whole.nodes.shape[1] - 1 + sum(len(LEVELS[k % 2]) for k in range(MAX_ROUNDS))) + 1
-    knots, cumulative = np.zeros((len(index), n_knots)), np.zeros((len(index), n_knots))
-    log_mass = np.zeros(len(index))
+    knots, cumulative = np.zeros((lines.n_rows, n_knots)), np.zeros((lines.n_rows, n_knots))
+    log_mass = np.zeros(lines.n_rows)
     active, part = np.flatnonzero(whole.is_smooth), whole.take(np.flatnonzero(whole.is_smooth))
     for number in range(MAX_ROUNDS):
         if not len(active):
@@ -137,7 +154,7 @@ def _integrate_smooth(
         points, log_density = part.refine()
         estimates = zip(_accumulate(points, log_density)[0], points, strict=True)
         nodes = np.stack([np.interp(LEVELS[number % 2], *row) for row in estimates])
-        values = _sum_draws(evaluate(flow, index[active], torch.from_numpy(nodes)))
+        values = _sum_draws(lines.take(torch.from_numpy(active)).evaluate(flow, torch.from_numpy(nodes)))
         error, part = part.add(np.arange(len(active)), nodes, values)
         is_done = error < MAX_ERROR
         if is_done.any():
@@ -151,25 +168,22 @@ def _integrate_smooth(
 
 
 def _integrate_rows(
-    evaluate: Evaluate,
+    lines: Lines,
     flow: nn.Module,
-    index: Tensor,
     z_range: tuple[float, float],
     quantiles: FloatArray,
     max_refinements: int,
 ) -> Distributions:
-    """Distributions of the rows at some indices."""
+    """Distributions of a block of rows."""
     members = list(list_members(flow))
     gaussians = [(weight, member) for weight, member in members if isinstance(member, Gaussian)]
-    normals = _Normals.locate(evaluate, gaussians, index) if gaussians else None
+    normals = _Normals.locate(lines, gaussians) if gaussians else None
     # Mass of the row so far, with which that of the next member is compared.
-    log_known_mass = np.full(len(index), -np.inf) if normals is None else logsumexp(normals.log_mass, 1)
+    log_known_mass = np.full(lines.n_rows, -np.inf) if normals is None else logsumexp(normals.log_mass, 1)
     parts = []
     for weight, member in members:
         if not isinstance(member, Gaussian):
-            part = _integrate_flow(
-                evaluate, member, index, z_range, quantiles, max_refinements, log_known_mass - weight
-            )
+            part = _integrate_flow(lines, member, z_range, quantiles, max_refinements, log_known_mass - weight)
             parts.append(part._replace(log_mass=part.log_mass + weight))
             log_known_mass = np.logaddexp(log_known_mass, parts[-1].log_mass)
     if normals is None and len(parts) == 1:
@@ -198,17 +212,27 @@ class _Normals(NamedTuple):
     log_mass: FloatArray
 
     @classmethod
-    def locate(cls, evaluate: Evaluate, members: Sequence[tuple[float, nn.Module]], index: Tensor) -> _Normals:
-        """Find the normals of Gaussians: the log-density along a feature is a parabola of three points."""
-        points = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.double).expand(len(index), -1)
-        log_density = np.concatenate(
-            [evaluate(member, index, points).numpy() + weight for weight, member in members]
-        )  # (members * draws, N, 3)
-        left, middle, right = log_density.transpose(2, 1, 0)
-        curvature, slope = np.maximum(2 * middle - left - right, 1e-12), (right - left) / 2
-        mean, scale = slope / curvature, curvature**-0.5
-        log_mass = middle + slope * mean / 2 + np.log(scale * math.sqrt(2 * math.pi))
-        return cls(mean, scale, log_mass)
+    def locate(cls, lines: Lines, members: Sequence[tuple[float, Gaussian]]) -> _Normals:
+        """Find the normals of Gaussians, with the logarithms of their weights."""
+        start, along = lines.z.clone(), torch.zeros_like(lines.z[0, :1])
+        start[..., lines.position] = 0.0
+        along[:, lines.position] = 1.0
+        means, scales, log_masses = [], [], []
+        for log_weight, member in members:
+            to_latent = member.whitening(lines.context)
+            at_start = to_latent(start)
+            # The latent points are on a line, too. The point closest to the origin is the mean.
+            direction = TriangularTransform(torch.zeros(1), to_latent.lower, to_latent.log_scale, to_latent.order)(
+                along
+            )
+            scale = direction.square().sum().rsqrt()
+            mean = -(at_start @ direction[0]) * scale**2
+            closest = at_start + mean[..., None] * direction
+            log_peak = to_latent.log_scale.sum() - closest.shape[-1] * LOG_2PI / 2 - closest.square().sum(-1) / 2
+            means.append(mean)
+            scales.append(scale.expand_as(mean))
+            log_masses.append(log_weight + log_peak + lines.log_volume + scale.log() + LOG_2PI / 2)
+        return cls(*(torch.cat(parts).T.numpy() for parts in (means, scales, log_masses)))
 
     def place_knots(self, shares: FloatArray) -> FloatArray:
         """Points `(N, knots)` close to the quantiles of mixtures of the normals, with shares `(N, K)`."""
@@ -248,28 +272,27 @@ def _mix(parts: list[Distributions], normals: _Normals | None) -> Distributions:
 
 
 def _integrate_flow(
-    evaluate: Evaluate,
+    lines: Lines,
     flow: nn.Module,
-    index: Tensor,
     z_range: tuple[float, float],
     quantiles: FloatArray,
     max_refinements: int,
     log_known_mass: FloatArray,
 ) -> Distributions:
-    """Distributions of the rows at some indices under a flow that is no mixture.
+    """Distributions of a block of rows under a flow that is no mixture.
 
     The density is evaluated on a coarse grid, then at quantiles of the estimate until the distribution has converged.
     Each row is refined by itself, so that its result does not depend on the other rows. A row that has little mass
     beside the mass that is known already is not refined further.
     """
-    knots = np.tile(np.linspace(*z_range, N_COARSE_POINTS), (len(index), 1))
-    log_density = _sum_draws(evaluate(flow, index, torch.from_numpy(knots)))
-    active = np.arange(len(index))
-    results: list[tuple[FloatArray, FloatArray, float]] = [(knots[0], knots[0], 0.0)] * len(index)
+    knots = np.tile(np.linspace(*z_range, N_COARSE_POINTS), (lines.n_rows, 1))
+    log_density = _sum_draws(lines.evaluate(flow, torch.from_numpy(knots)))
+    active = np.arange(lines.n_rows)
+    results: list[tuple[FloatArray, FloatArray, float]] = [(knots[0], knots[0], 0.0)] * lines.n_rows
     for number, temperature in enumerate([*TEMPERATURES, *[1.0] * max_refinements]):
         estimates = zip(_accumulate(knots, log_density / temperature)[0], knots, strict=True)
         refined = np.stack([np.interp(quantiles, total, points) for total, points in estimates])
-        added = _sum_draws(evaluate(flow, index[active], torch.from_numpy(refined)))
+        added = _sum_draws(lines.take(torch.from_numpy(active)).evaluate(flow, torch.from_numpy(refined)))
         knots, log_density = np.concatenate([knots, refined], 1), np.concatenate([log_density, added], 1)
         order = np.argsort(knots, 1, kind="stable")
         knots, log_density = (np.take_along_axis(array, order, 1) for array in (knots, log_density))

@@ -12,7 +12,7 @@ import pandas as pd
 
 from elflow._checks import check_choice, warn_user
 from elflow.tabular._arrays import FloatArray, IntArray
-from elflow.tabular._maps import robust_scale
+from elflow.tabular._warps import robust_scale
 
 __all__ = ["COLUMN_KINDS", "Declaration", "Level"]
 

@@ -10,7 +10,8 @@ import pandas as pd
 from elflow._checks import warn_user
 from elflow.tabular import _grids, _kinds
 from elflow.tabular._arrays import FloatArray, IntArray
-from elflow.tabular._maps import Warp, gain_from_cells, robust_scale
+from elflow.tabular._steps import gain_from_cells
+from elflow.tabular._warps import Warp, robust_scale
 
 __all__ = ["count_states", "describe_states", "locate_atoms", "plan_numbers"]
 

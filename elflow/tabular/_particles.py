@@ -15,7 +15,7 @@ from elflow.tabular._precision import choose_precision, evaluate_points
 from elflow.tabular._proposals import Gaussians, Proposal
 from elflow.tabular._regions import Regions
 
-__all__ = ["Draws", "Particles", "Scorer", "draw_points", "weigh_points", "weigh_until_precise"]
+__all__ = ["MAX_GROWTH", "Draws", "Particles", "Scorer", "draw_points", "weigh_points", "weigh_until_precise"]
 
 MAX_POINTS = 2**15
 """Maximum number of points that are evaluated at a time."""
@@ -125,11 +125,16 @@ def weigh_points(
 
 
 def weigh_until_precise(
-    scorer: Scorer, gaussians: Gaussians, regions: Regions, context: Tensor | None, count: int
+    scorer: Scorer,
+    gaussians: Gaussians,
+    regions: Regions,
+    context: Tensor | None,
+    count: int,
+    max_growth: int = MAX_GROWTH,
 ) -> Iterator[tuple[Tensor, Particles]]:
     """Groups of rows, as indices, with quasi-random weighted points.
 
-    Rows in which `count` points have a small effective sample size have four times as many, up to `MAX_GROWTH` times.
+    Rows in which `count` points have a small effective sample size have four times as many, up to `max_growth` times.
     """
     rows = torch.arange(len(regions.lower))
     growth = 1
@@ -140,7 +145,7 @@ def weigh_until_precise(
             c = None if context is None else context[index]
             particles = weigh_points(scorer, gaussians, regions.take(index), c, count * growth)
             is_done = particles.effective_sample_size >= MIN_SAMPLE_SIZE
-            if growth >= MAX_GROWTH:
+            if growth >= max_growth:
                 is_done[:] = True
             if is_done.any():
                 yield index[is_done], Particles(particles.z[is_done], particles.log_weight[is_done])

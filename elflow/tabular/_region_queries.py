@@ -16,7 +16,7 @@ from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._given import Missing, build_regions
 from elflow.tabular._info import Info, describe_info, make_info, warn_if_poor
 from elflow.tabular._inputs import TableEstimator
-from elflow.tabular._particles import Scorer, weigh_points, weigh_until_precise
+from elflow.tabular._particles import MAX_GROWTH, Scorer, weigh_points, weigh_until_precise
 from elflow.tabular._proposals import Gaussians
 from elflow.tabular._random import use_generator
 from elflow.tabular.frames import ContextTable, Table, as_frame, from_frame
@@ -155,13 +155,28 @@ class RegionQueries(TableEstimator):
         context: Tensor | None,
         n_points: int,
         present: Sequence[str] = (),
+        fixed: Mapping[str, pd.Series] | None = None,
+        refine: bool = True,
     ) -> _Mass:
-        """Log-density of conditions, with all other columns integrated out."""
+        """Log-density of conditions, with all other columns integrated out.
+
+        Arguments:
+            conditions: Conditions by column, `(N,)` each.
+            count: Number of rows N.
+            context: Encoded context of the rows, `(N, context)`.
+            n_points: Number of points of each row.
+            present: Names of columns that must not be missing.
+            fixed: Conditions on further columns that are the same in all rows, `(1,)` each.
+            refine: Whether rows have more points if their effective sample size is small.
+        """
         check_count("n_points", n_points)
         gaussians, scorer = self._find_gaussians(context), Scorer(self.model_.flow)
         log_density, sizes = np.zeros(count), np.zeros(count)
         is_present = {name: np.ones(count, bool) for name in present}
         regions = build_regions(self.schema_, conditions, count, is_present)
+        if fixed:
+            positions = [position for name in fixed for position in self.schema_.positions(name)]
+            regions = regions.replace_features(build_regions(self.schema_, fixed, 1), positions)
         is_point = regions.is_fixed.all(1)
         points, others = is_point.nonzero()[:, 0], (~is_point).nonzero()[:, 0]
         if len(points):
@@ -170,7 +185,8 @@ class RegionQueries(TableEstimator):
             log_density[points.numpy()] = (particles.log_mass + regions.offset[points]).numpy()
             sizes[points.numpy()] = np.inf
         c = None if context is None else context[others]
-        for index, particles in weigh_until_precise(scorer, gaussians, regions.take(others), c, n_points):
+        max_growth = MAX_GROWTH if refine else 1
+        for index, particles in weigh_until_precise(scorer, gaussians, regions.take(others), c, n_points, max_growth):
             rows = others[index]
             log_density[rows.numpy()] = (particles.log_mass + regions.offset[rows]).numpy()
             sizes[rows.numpy()] = particles.effective_sample_size.numpy()

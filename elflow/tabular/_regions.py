@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = ["Regions"]
 
@@ -47,6 +47,26 @@ class Regions(NamedTuple):
     def take(self, index: Tensor | slice) -> Regions:
         """Regions of some rows."""
         return Regions(*(part[index] for part in self))
+
+    def replace_features(self, other: Regions, positions: list[int]) -> Regions:
+        """Regions with some features, and the offset in addition, of another one that has a single row.
+
+        Example:
+            >>> known = Regions.free(rows=1, features=3)
+            >>> known.lower[0, 2] = known.upper[0, 2] = 0.5
+            >>> Regions.free(rows=2, features=3).replace_features(known, [2]).is_fixed.tolist()
+            [[False, False, True], [False, False, True]]
+        """
+        n_intervals = max(self.lower.shape[-1], other.lower.shape[-1])
+        parts = []
+        for mine, its in zip(self[:2], other[:2], strict=True):
+            # An empty interval has infinite ends.
+            mine, its = (nn.functional.pad(x, (0, n_intervals - x.shape[-1]), value=torch.inf) for x in (mine, its))
+            parts.append(mine.index_copy(1, torch.tensor(positions), its[:, positions].expand(len(mine), -1, -1)))
+        for mine, its in zip(self[2:4], other[2:4], strict=True):
+            parts.append(mine.index_copy(1, torch.tensor(positions), its[:, positions].expand(len(mine), -1)))
+        lower, upper, gate_lower, gate_upper = parts
+        return Regions(lower, upper, gate_lower, gate_upper, self.offset + other.offset)
 
     @property
     def width(self) -> Tensor:

@@ -16,7 +16,7 @@ from elflow.tabular._arrays import BoolArray
 from elflow.tabular.columns import Column
 from elflow.tabular.schema import Schema
 
-__all__ = ["NEW", "TRAINING", "UNKNOWN", "VALIDATION", "HashCollector", "RowHashes", "hash_rows"]
+__all__ = ["NEW", "TRAINING", "UNKNOWN", "VALIDATION", "HashCollector", "OriginFinder", "RowHashes", "hash_rows"]
 
 NEW, TRAINING, VALIDATION, UNKNOWN = "new", "training", "validation", "unknown"
 """Origins of rows: see `FlowDensity.row_origin`."""
@@ -84,29 +84,66 @@ class RowHashes:
         more often than the fitted table has new rows. Rows of few discrete columns are often equal by chance. If no
         more rows are recognised than by chance, all rows are new.
         """
-        origins = np.full(len(hashes), NEW, dtype="<U10")
-        is_known = hashes < self.limit
-        fitted, known = self._fitted, hashes[is_known]
-        if not len(known) or not len(fitted):
+        finder = OriginFinder(self)
+        origins = finder.find(hashes)
+        return origins if finder.is_recognized else np.full(len(hashes), NEW, dtype=origins.dtype)
+
+    @property
+    def share_repeated(self) -> float:
+        """Share of the fitted rows that are equal to another fitted row."""
+        _, inverse, counts = np.unique(self._fitted, return_inverse=True, return_counts=True)
+        return float((counts[inverse] > 1).mean()) if len(counts) else 0.0
+
+
+class OriginFinder:
+    """Origins of the rows of a table that is read block by block: the same as those of the whole table.
+
+    Arguments:
+        hashes: Hashes of the fitted rows.
+    """
+
+    def __init__(self, hashes: RowHashes) -> None:
+        self._hashes = hashes
+        fitted = (hashes.codes >> 1).astype(np.uint32)
+        keys = _number_repeats(fitted)
+        order = np.argsort(keys)
+        self._keys, self._is_validation = keys[order], hashes.codes[order] % 2 > 0
+        self._distinct = np.unique(fitted)
+        self._n_used = np.zeros(len(self._distinct), np.uint64)
+        self._n_known = self._n_found = self._n_repeated = 0
+
+    def find(self, hashes: Codes) -> NDArray[np.str_]:
+        """Origins of the next rows, `(N,)`, which hold if `is_recognized` is true after the last row."""
+        origins = np.full(len(hashes), UNKNOWN, dtype="<U10")
+        is_known = hashes < self._hashes.limit
+        known = hashes[is_known]
+        if not len(known) or not len(self._keys):
+            origins[is_known] = NEW
             return origins
-        keys, fitted_keys = _number_repeats(known), _number_repeats(fitted)
-        order = np.argsort(fitted_keys)
-        places = order[np.searchsorted(fitted_keys, keys, sorter=order).clip(max=len(fitted) - 1)]
-        is_found = fitted_keys[places] == keys
-        is_contained = is_found.all() or is_found.sum() == len(fitted)  # one table is a part of the other
-        if is_contained or self._exceeds_chance(np.isin(known, fitted)):
-            kinds = np.where(self.codes[places] % 2, VALIDATION, TRAINING)
-            origins[is_known] = np.where(is_found, kinds, NEW)
-            origins[~is_known] = UNKNOWN
+        places = np.searchsorted(self._distinct, known).clip(max=len(self._distinct) - 1)
+        is_repeated = self._distinct[places] == known
+        # Rows before this block have used the first of equal fitted rows.
+        keys = _number_repeats(known) + np.where(is_repeated, self._n_used[places], np.uint64(0))
+        np.add.at(self._n_used, places[is_repeated], np.uint64(1))
+        rows = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
+        is_found = self._keys[rows] == keys
+        self._n_known += len(known)
+        self._n_found += int(is_found.sum())
+        self._n_repeated += int(is_repeated.sum())
+        origins[is_known] = np.where(is_found, np.where(self._is_validation[rows], VALIDATION, TRAINING), NEW)
         return origins
 
-    def _exceeds_chance(self, is_repeated: BoolArray) -> bool:
-        """Whether more rows of a table repeat a fitted row than fitted rows repeat each other."""
-        fitted = self._fitted
-        _, inverse, counts = np.unique(fitted, return_inverse=True, return_counts=True)
-        chance = min(1.0, float((counts[inverse] > 1).mean()) + len(fitted) / self.limit)
-        error = np.sqrt(chance * (1 - chance) * (1 / len(fitted) + 1 / len(is_repeated)))
-        return bool(is_repeated.mean() > chance + N_ERRORS * error)
+    @property
+    def is_recognized(self) -> bool:
+        """Whether more of the rows so far repeat a fitted row than fitted rows repeat each other by chance."""
+        n_known, n_fitted = self._n_known, len(self._keys)
+        if not n_known or not n_fitted:
+            return False
+        if self._n_found in (n_known, n_fitted):  # one table is a part of the other
+            return True
+        chance = min(1.0, self._hashes.share_repeated + n_fitted / self._hashes.limit)
+        error = np.sqrt(chance * (1 - chance) * (1 / n_fitted + 1 / n_known))
+        return bool(self._n_repeated / n_known > chance + N_ERRORS * error)
 
 
 class HashCollector:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
+from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_context
 from elflow.tabular._given_samples import GivenSamples
 from elflow.tabular._imputation import ImputationQueries
@@ -23,17 +25,21 @@ __all__ = ["Marginal", "SubsetQueries"]
 class SubsetQueries(ImputationQueries, GivenSamples):
     """Methods of a fitted density about any columns given any others."""
 
-    def marginal(self, columns: Sequence[Hashable]) -> Marginal:
-        """Density of some of the columns, with all others integrated out.
+    def marginal(self, columns: Sequence[Hashable], given: Mapping[Hashable, Any] | None = None) -> Marginal:
+        """Density of some of the columns, given conditions on others or not, with the rest integrated out.
 
         Arguments:
             columns: Names of the columns; their numbers if the table has no names.
+            given: Conditions on other columns, the same for all rows: see `sample`. The density is then given these
+                conditions, and given that none of the columns is missing. An empty dictionary has the latter only.
 
         Example:
             >>> import elflow
             >>> table = np.random.default_rng(0).normal(size=(200, 3))
             >>> density = elflow.FlowDensity(max_steps=20, random_state=0).fit(table)
             >>> density.marginal([0, 2]).score_samples(table[:5, [0, 2]]).shape
+            (5,)
+            >>> density.marginal([0, 2], given={1: (0, None)}).score_samples(table[:5, [0, 2]]).shape
             (5,)
         """
         check_is_fitted(self, "model_")
@@ -42,7 +48,13 @@ class SubsetQueries(ImputationQueries, GivenSamples):
         names = [self._column_name(column) for column in columns]
         if repeated := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"columns must be unique, got {repeated[0]!r} more than once")
-        return Marginal(self, names)
+        if given is None:
+            return Marginal(self, names)
+        if not isinstance(given, Mapping):
+            raise TypeError(f"given must be a dictionary of conditions by column, got {type(given).__name__}")
+        if both := [name for name in map(self._column_name, given) if name in names]:
+            raise ValueError(f"given must not have a condition on {both[0]!r}, one of the columns")
+        return Marginal(self, names, given)
 
     def conditional_density(
         self,
@@ -148,14 +160,16 @@ class Marginal:
     Arguments:
         density: The fitted density.
         columns: Names of the columns.
+        given: Conditions on other columns; None for none.
     """
 
-    def __init__(self, density: RegionQueries, columns: list[str]) -> None:
+    def __init__(self, density: RegionQueries, columns: list[str], given: Mapping[Hashable, Any] | None = None) -> None:
         self.density = density
         self.columns = columns
+        self.given = given
 
     def __repr__(self) -> str:
-        return f"Marginal({self.columns})"
+        return f"Marginal({self.columns})" if self.given is None else f"Marginal({self.columns}, given={self.given})"
 
     def score_samples(
         self,
@@ -163,6 +177,7 @@ class Marginal:
         context: ContextTable | None = None,
         n_points: int = N_POINTS,
         return_info: bool = False,
+        refine: bool = True,
     ) -> Any:
         """Log-density of the columns in each row, in nats, `(N,)`.
 
@@ -171,16 +186,36 @@ class Marginal:
             context: Context of the rows, a table of N rows, if the density was fitted with one.
             n_points: Number of points over which the other columns are integrated.
             return_info: Whether to return an `Info` as well.
+            refine: Whether rows whose points have a small effective sample size are integrated again over more points,
+                and warned about. Otherwise the time is bounded.
         """
         frame = as_frame(X, self.columns)
         if absent := [name for name in self.columns if name not in frame.columns]:
             raise ValueError(f"X must have the columns {self.columns}, got none named {absent}")
         conditions = {name: self.density._take_values(frame, name) for name in self.columns}
         c = encode_context(self.density.context_schema_, self.density._as_context(context, len(frame)))
-        mass = self.density._weigh(conditions, len(frame), c, n_points)
-        info = make_info(mass.sizes)
-        warn_if_poor(info)
-        return (mass.log_density, info) if return_info else mass.log_density
+        if self.given is None:
+            mass = self.density._weigh(conditions, len(frame), c, n_points, refine=refine)
+            log_density, sizes = mass.log_density, mass.sizes
+        else:
+            log_density, sizes = self._score_given(conditions, len(frame), c, n_points, refine)
+        info = make_info(sizes)
+        if refine:
+            warn_if_poor(info)
+        return (log_density, info) if return_info else log_density
+
+    def _score_given(
+        self, conditions: dict[str, pd.Series], count: int, context: Tensor | None, n_points: int, refine: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """Log-densities given the conditions, and effective sample sizes, `(N,)` each."""
+        assert self.given is not None
+        fixed = self.density._resolve_given(pd.DataFrame(index=range(1)), None, self.given)
+        above = self.density._weigh(conditions, count, context, n_points, fixed=fixed, refine=refine)
+        # The conditions are the same in all rows: only the context may differ.
+        n_below = 1 if context is None else count
+        fixed = {name: values.iloc[np.zeros(n_below, int)].reset_index(drop=True) for name, values in fixed.items()}
+        below = self.density._weigh(fixed, n_below, context, max(n_points, N_POINTS), present=self.columns)
+        return above.log_density - below.log_density, np.minimum(above.sizes, below.sizes)
 
     def score(self, X: Table, context: ContextTable | None = None) -> float:
         """Mean log-density of the columns, in nats."""

@@ -14,8 +14,9 @@ from elflow._checks import check_choice
 from elflow.tabular import _grids, _kinds, _times
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 from elflow.tabular._kinds import COLUMN_KINDS, Declaration, Level
-from elflow.tabular._maps import Steps, Warp
 from elflow.tabular._numbers import count_states, describe_states, locate_atoms, plan_numbers
+from elflow.tabular._steps import Steps
+from elflow.tabular._warps import Warp
 
 __all__ = ["COLUMN_KINDS", "Column"]
 

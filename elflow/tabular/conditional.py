@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,20 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri, softmax
 from scipy.stats import qmc
-from torch import Tensor, nn
+from torch import Tensor
 
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._flow import encode_rows
-from elflow.tabular._integration import integrate_density, interpolate
-from elflow.tabular._maps import Steps
-from elflow.tabular._precision import N_CHECKED, choose_precision, evaluate_points
+from elflow.tabular._integration import (
+    Distributions,
+    integrate_density,
+    interpolate,
+    measure_precisions,
+    merge_distributions,
+)
+from elflow.tabular._lines import Lines
+from elflow.tabular._steps import Steps
 from elflow.tabular.columns import Column
 from elflow.tabular.schema import OutsideBoundsWarning, Schema
 from elflow.training import Rows
@@ -31,6 +37,8 @@ MAX_EDGES = 1025
 """Maximum number of ends of cells at which the distribution of a discrete column is computed from points."""
 N_CELL_DRAWS = 8
 """Number of points of the other columns' cells over which the density is averaged."""
+MAX_CELL_VARIANCE = 0.005
+"""Maximum variance of points of cells, relative to that of their columns given all others, for which one is enough."""
 
 
 class Conditional:
@@ -142,6 +150,7 @@ class _Quadrature:
         self._position = schema.positions(name)[-1]
         has_other_cells = any(position != self._position for position in schema.cells)
         self._n_draws = N_CELL_DRAWS if has_other_cells else 1
+        self._precisions = measure_precisions(model.flow)
 
     def integrate(self, rows: Sequence[Rows]) -> Conditional:
         """Distribution of the column.
@@ -155,24 +164,54 @@ class _Quadrature:
         for state, encoded in enumerate(rows):
             is_continuous = state == self._column.position
             z_range = self._column.z_range if is_continuous else (-8.0, 8.0)
-            evaluate = partial(self._log_density, Rows(self._without_cell(encoded.x), encoded.context))
-            some = encoded.take(slice(0, N_CHECKED))
-            quick_flow = choose_precision(flow, self._model.dequantize(some.x, some.context)[0], some.context)
-            result = integrate_density(
-                evaluate, flow, len(encoded), z_range, n_draws=self._n_draws, quick_flow=quick_flow
-            )
+            lines = self._draw_lines(encoded, self._n_draws)
+            result = self._integrate_state(encoded, lines, z_range)
             log_masses.append(result.log_mass)
             if is_continuous:
-                found, of_values = result, evaluate
+                found, of_values = result, lines
 
         def log_density(z: FloatArray) -> FloatArray:
-            with torch.no_grad():
-                along = of_values(flow, torch.arange(len(z)), torch.from_numpy(z[:, None]))
+            along = of_values.evaluate(flow, torch.from_numpy(z[:, None]))
             total: FloatArray = torch.logsumexp(along, 0)[:, 0].numpy() - found.log_mass
             return total
 
         probabilities = softmax(np.stack(log_masses, 1), 1)
         return Conditional(self._column, found.knots, found.cumulative, probabilities, log_density=log_density)
+
+    def _integrate_state(self, rows: Rows, lines: Lines, z_range: tuple[float, float]) -> Distributions:
+        """Distributions of z in one state of the column; one line is enough for rows with narrow cells only."""
+        if self._n_draws == 1:
+            return integrate_density(lines, self._model.flow, z_range)
+        is_narrow = self._find_narrow(rows.x)
+        parts = []
+        for index, part in (
+            (is_narrow.nonzero()[:, 0], self._draw_lines(rows, 1)),
+            ((~is_narrow).nonzero()[:, 0], lines),
+        ):
+            if len(index):
+                parts.append((index.numpy(), integrate_density(part.take(index), self._model.flow, z_range)))
+        return merge_distributions(parts, len(rows))
+
+    def _find_narrow(self, x: Cells) -> Tensor:
+        """Rows in which all cells of other columns are far narrower than what these columns vary given the rest."""
+        width = self._without_cell(x).width
+        # The points of a learned distribution have densities of their own, however narrow the cell.
+        if self._precisions is None or self._model.noise is not None:
+            return torch.zeros(len(width), dtype=torch.bool)
+        variance = width.square() / 12 * self._precisions[self._model.cells]
+        return (width <= 0).all(1) & (variance.sum(1) < MAX_CELL_VARIANCE)
+
+    def _draw_lines(self, rows: Rows, n_draws: int) -> Lines:
+        """Lines along the column through points of the other columns' cells."""
+        n_cells = len(self._model.cells)
+        # One set of quasi-random points for all rows, so that results do not depend on the other rows.
+        points = (
+            qmc.Sobol(max(1, n_cells), rng=0).random(n_draws) if n_draws > 1 else np.full((1, max(1, n_cells)), 0.5)
+        )
+        noise = torch.from_numpy(points[:, None, :n_cells]) if n_cells else None
+        z, log_volume = self._model.dequantize(self._without_cell(rows.x), rows.context, noise, self._position)
+        z, log_volume = z.expand(n_draws, -1, -1), log_volume.expand(n_draws, -1) - math.log(n_draws)
+        return Lines(z, log_volume, self._position, rows.context)
 
     def _without_cell(self, x: Cells) -> Cells:
         """The rows with an exact number in place of the column's own cell, whose volume must not count."""
@@ -182,17 +221,6 @@ class _Quadrature:
         low, width = x.low.clone(), x.width.clone()
         low[:, index] = width[:, index] = 0.0
         return x._replace(low=low, width=width)
-
-    def _log_density(self, all_rows: Rows, flow: nn.Module, index: Tensor, points: Tensor) -> Tensor:
-        """Log-density along the column under a flow, `(draws, N, K)`, at points of the other columns' cells."""
-        rows = all_rows.take(index)
-        n_cells = len(self._model.cells)
-        # One set of quasi-random points for all rows, so that results do not depend on the other rows.
-        noise = torch.from_numpy(qmc.Sobol(max(1, n_cells), rng=0).random(self._n_draws)[:, None, :n_cells])
-        z, log_volume = self._model.dequantize(rows.x, rows.context, noise if n_cells else None)
-        z, log_volume = z.expand(self._n_draws, -1, -1), log_volume.expand(self._n_draws, -1)
-        log_density = log_density_along(flow, z, self._position, points, rows.context)
-        return log_density + log_volume[..., None]
 
 
 def condition(
@@ -271,39 +299,7 @@ def pit_values(model: Dequantized, schema: Schema, name: str, z: Tensor, context
         Values in (0, 1), `(N,)`, which are uniform if the model is right.
     """
     position = schema.positions(name)[-1]
-
-    def evaluate(flow: nn.Module, index: Tensor, points: Tensor) -> Tensor:
-        c = None if context is None else context[index]
-        return log_density_along(flow, z[index], position, points, c)[None]
-
+    lines = Lines(z[None], z.new_zeros(1, len(z)), position, context)
     # No further refinements: a histogram of PIT values needs less precision than a single conditional probability.
-    knots, cumulative, _ = integrate_density(
-        evaluate,
-        model.flow,
-        len(z),
-        schema.column(name).z_range,
-        max_refinements=0,
-        quick_flow=choose_precision(model.flow, z, context),
-    )
+    knots, cumulative, _ = integrate_density(lines, model.flow, schema.column(name).z_range, max_refinements=0)
     return interpolate(z[:, [position]].double().numpy(), knots, cumulative)[:, 0]
-
-
-def log_density_along(
-    flow: nn.Module, z: Tensor, position: int, points: Tensor, context: Tensor | None = None
-) -> Tensor:
-    """Joint log-density with one feature replaced by each of K points.
-
-    Arguments:
-        flow: A flow over all features.
-        z: Rows, `(..., N, features)`.
-        position: Position of the feature that is replaced.
-        points: Values of this feature, `(N, K)`.
-        context: Encoded context of the rows, `(N, context)`.
-
-    Returns:
-        Log-densities in double precision, `(..., N, K)`.
-    """
-    along = z[..., None, :].expand(*z.shape[:-1], points.shape[1], -1).clone()
-    along[..., position] = points.to(z.dtype)
-    c = None if context is None else context[:, None, :].expand(-1, points.shape[1], -1)
-    return evaluate_points(flow, along, c)

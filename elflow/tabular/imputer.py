@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.utils import check_random_state
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from elflow._checks import check_choice
+from elflow.tabular._clones import clone_density, copy_features
 from elflow.tabular._imputation import IMPUTATION_METHODS
 from elflow.tabular.estimator import FlowDensity
 from elflow.tabular.frames import Table
@@ -72,16 +72,9 @@ class FlowImputer(TransformerMixin, BaseEstimator):
             The imputer.
         """
         check_choice("method", self.method, IMPUTATION_METHODS)
-        density = FlowDensity() if self.density is None else clone(self.density)
-        if not isinstance(density, FlowDensity):
-            raise TypeError(f"density must be a FlowDensity or None, got {type(density).__name__}")
-        density.set_params(missing="model")
-        if self.random_state is not None:
-            density.set_params(random_state=int(check_random_state(self.random_state).randint(2**31 - 1)))
+        density = clone_density(self.density, self.random_state, missing="model")
         self.density_ = density.fit(X, sample_weight=sample_weight)
-        self.n_features_in_ = density.n_features_in_
-        if hasattr(density, "feature_names_in_"):
-            self.feature_names_in_ = density.feature_names_in_
+        copy_features(self, density)
         return self
 
     def transform(self, X: Table) -> Any:

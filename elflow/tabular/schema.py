@@ -250,6 +250,17 @@ class Schema:
                 parts.append(is_missing.astype(np.float64)[:, None])
         return np.concatenate(parts, axis=1)
 
+    def context_positions(self, name: str) -> tuple[list[int], int]:
+        """Positions of a column in the result of `encode_context`, and how many of them, the first, are one-hot."""
+        start = 0
+        for column in self.columns:
+            n_levels = self._one_hot_size(column)
+            size = (n_levels or 1) + bool(column.missing)
+            if column.name == name:
+                return list(range(start, start + size)), n_levels
+            start += size
+        raise ValueError(f"column must be one of {self.names}, got {name!r}")
+
     def align(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Select the columns of the schema, in its order, and parse datetimes that are strings.
 
