@@ -5,8 +5,9 @@ Models and their files:
 * `ELF`: flow over vectors, optionally given a context; a zuko flow.
 * `ImageELF`: flow over images of integers.
 * `FlowDensity`: scikit-learn estimator for tables with columns of any kind.
+* `FlowClassifier`, `FlowRegressor`: scikit-learn estimators of classes and numbers, by a `FlowDensity` with a context.
 * `FlowImputer`: scikit-learn transformer that fills missing cells by a `FlowDensity`; `MISSING`: a condition.
-* `save`, `load`: model files, for all three.
+* `save`, `load`: model files, for flows, image models and densities.
 
 Modules:
 
@@ -14,6 +15,7 @@ Modules:
 * `datasets`: toy distributions and an example table.
 * `flows`: flows, dequantisation, and the paper's image models by name.
 * `functional`: the one-dimensional network, its Lipschitz constant and its inverse, as differentiable functions.
+* `integrations`: adapters for sbi and PyOD.
 * `io`: tables and images in files, and grids of images.
 * `kernels`: choice of the implementation that computes the networks.
 * `nn`: hypernetworks and ActNorm.
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         datasets,
         flows,
         functional,
+        integrations,
         io,
         kernels,
         nn,
@@ -48,18 +51,21 @@ if TYPE_CHECKING:
     )
     from elflow.flows import ELF, ImageELF
     from elflow.serialization import load, save
-    from elflow.tabular import MISSING, FlowDensity, FlowImputer
+    from elflow.tabular import MISSING, FlowClassifier, FlowDensity, FlowImputer, FlowRegressor
 
 __all__ = [
     "ELF",
     "MISSING",
+    "FlowClassifier",
     "FlowDensity",
     "FlowImputer",
+    "FlowRegressor",
     "ImageELF",
     "activations",
     "datasets",
     "flows",
     "functional",
+    "integrations",
     "io",
     "kernels",
     "load",
@@ -78,8 +84,10 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "ELF": "elflow.flows",
+    "FlowClassifier": "elflow.tabular",
     "FlowDensity": "elflow.tabular",
     "FlowImputer": "elflow.tabular",
+    "FlowRegressor": "elflow.tabular",
     "MISSING": "elflow.tabular",
     "ImageELF": "elflow.flows",
     "load": "elflow.serialization",

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ JSON_ENTRIES = {
     "notes": dict[str, Any],
     "known_scores": list[float | None],
     "saved_by": dict[str, str],
+    "held_out": dict[str, Any],
 }
 """Entries of the header that hold JSON, and their types."""
 
@@ -64,6 +65,8 @@ class ModelFile:
     """SHA-256 of the file, which has been checked; None in files of version 1."""
     tensors: dict[str, Tensor]
     """The weights; empty if only the header was read."""
+    held_out: dict[str, Any] | None = None
+    """Counts of held-out rows in bins; None in files without them."""
 
     @property
     def n_values(self) -> int:
@@ -80,6 +83,7 @@ def write_model(
     notes: dict[str, Any] | None = None,
     extra: dict[str, Tensor] | None = None,
     known_scores: Sequence[float | None] | None = None,
+    held_out: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model file atomically: after a failure, the old file is still there.
 
@@ -92,6 +96,7 @@ def write_model(
         notes: Notes of the user, as JSON.
         extra: Tensors to store besides the weights, by names that no weight has.
         known_scores: Scores of fixed points, by which a reader verifies its own computation.
+        held_out: Counts of held-out rows in bins, as JSON.
     """
     header = {"format": FORMAT, "format_version": str(VERSION), "flow": class_name, "digest": BLANK}
     entries = {
@@ -100,6 +105,7 @@ def write_model(
         "notes": notes,
         "known_scores": None if known_scores is None else list(known_scores),
         "saved_by": {"elflow": __version__, "torch": torch.__version__},
+        "held_out": held_out,
     }
     try:
         header |= {
@@ -156,6 +162,7 @@ def read_model(path: Path, header_only: bool = False) -> ModelFile:
         entries["saved_by"] or {},
         header.get("digest"),
         tensors,
+        entries["held_out"],
     )
 
 

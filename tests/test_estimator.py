@@ -120,7 +120,7 @@ def test_density_integrates_to_one():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dequantization", ["uniform", "variational"])
+@pytest.mark.parametrize("dequantization", ["uniform", "gaussian", "variational"])
 def test_probabilities_of_discrete_tables_sum_to_one(dequantization):
     rng = np.random.default_rng(0)
     a = rng.integers(0, 3, 500)

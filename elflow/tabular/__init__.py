@@ -1,14 +1,19 @@
 """Densities of tables: `FlowDensity`, its schema and columns, and helpers for tables of any library."""
 
+from elflow.tabular._clones import clone_density
 from elflow.tabular._defaults import default_recipe
+from elflow.tabular._drift_queries import DriftMonitor
 from elflow.tabular._flow import SAMPLE_BLOCK
 from elflow.tabular._given import MISSING
+from elflow.tabular._imputation import IMPUTATION_METHODS
 from elflow.tabular._info import Info, PoorSampleWarning, warn_if_poor
 from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular._split import Split
 from elflow.tabular._subset_queries import Marginal
+from elflow.tabular.classifier import FlowClassifier
 from elflow.tabular.columns import COLUMN_KINDS, Column
 from elflow.tabular.conditional import Conditional
+from elflow.tabular.drift import ColumnShares, Drift, DriftTest
 from elflow.tabular.estimator import N_DRAWS, FlowDensity
 from elflow.tabular.frames import (
     ContextTable,
@@ -21,20 +26,30 @@ from elflow.tabular.frames import (
     table_kind,
 )
 from elflow.tabular.imputer import FlowImputer
+from elflow.tabular.memorization import Memorization
+from elflow.tabular.regressor import FlowRegressor
 from elflow.tabular.schema import OutsideBoundsWarning, Schema
 
 __all__ = [
     "COLUMN_KINDS",
+    "IMPUTATION_METHODS",
     "MISSING",
     "N_DRAWS",
     "SAMPLE_BLOCK",
     "Column",
+    "ColumnShares",
     "Conditional",
     "ContextTable",
+    "Drift",
+    "DriftMonitor",
+    "DriftTest",
+    "FlowClassifier",
     "FlowDensity",
     "FlowImputer",
+    "FlowRegressor",
     "Info",
     "Marginal",
+    "Memorization",
     "OutsideBoundsWarning",
     "PoorSampleWarning",
     "RandomState",
@@ -43,6 +58,7 @@ __all__ = [
     "Table",
     "as_frame",
     "as_generator",
+    "clone_density",
     "default_recipe",
     "digest",
     "fingerprint",

@@ -33,8 +33,8 @@ from elflow.tabular._defaults import (
     default_options,
     default_recipe,
 )
+from elflow.tabular._drift_queries import check_held_out, count_held_out
 from elflow.tabular._encoded import EncodedTable
-from elflow.tabular._explanations import ExplanationQueries
 from elflow.tabular._fit_data import FittedTables, choose_rows_file
 from elflow.tabular._flow import (
     SAMPLE_BLOCK,
@@ -50,6 +50,7 @@ from elflow.tabular._flow import (
 )
 from elflow.tabular._kinds import Declaration
 from elflow.tabular._known_scores import check_schemas, score_fixed_rows
+from elflow.tabular._memorization_queries import MemorizationQueries
 from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular._region_queries import Given
 from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
@@ -68,7 +69,7 @@ ROW_HASHES = "row_hashes"
 """Name of the hashes of rows among the tensors of a model file."""
 
 
-class FlowDensity(DensityMixin, ExplanationQueries, FittedTables):
+class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
     """Joint density of the columns of a table, as a scikit-learn estimator.
 
     Tables are of pandas, polars, pyarrow or NumPy, with columns of floats, integers, booleans, categories, strings or
@@ -81,8 +82,9 @@ class FlowDensity(DensityMixin, ExplanationQueries, FittedTables):
         columns: Kinds of columns by name: `"continuous"`, `"integer"`, `"boolean"`, `"category"` or `"datetime"`, or
             bounds `(low, high)` of a numeric column, either of which may be None. Inferred for all other columns.
         missing: `"error"` rejects missing values; `"model"` models them, and samples contain them.
-        dequantization: Distribution of the points of discrete values' cells in training: `"uniform"`, or
-            `"variational"` for a learned one.
+        dequantization: Distribution of the points of the cells of discrete and missing values: `"uniform"`,
+            `"gaussian"` for points that follow the correlations of the columns (see
+            `elflow.flows.cell_noise.CellNoise`), or `"variational"` for a learned distribution.
         members: Members of the mixture, a list: `"cholesky"` and `"identity"` are flows after a learnable linear layer,
             which starts from a Gaussian with full covariance or from standardised features; `"plain"` is a flow
             without that layer; `"gaussian"` is a mixture of up to 32 Gaussians, or one whose mean is linear in the
@@ -112,6 +114,7 @@ class FlowDensity(DensityMixin, ExplanationQueries, FittedTables):
         training_: The record of the training, an `elflow.training.Training`: history, seconds, reason for stopping.
         warnings_: Texts of the warnings about the table, which the report repeats.
         row_hashes_: Hashes of the fitted rows, by which `row_origin` recognises them; None to store none in a file.
+        held_out_: Counts of the validation rows in bins, with which `compare` compares new rows; None to store none.
         n_features_in_: Number of columns.
         feature_names_in_: Names of the columns, if the table has names.
 
@@ -268,6 +271,7 @@ class FlowDensity(DensityMixin, ExplanationQueries, FittedTables):
         }
         self.n_parameters_ = count_parameters(self.model_)
         self.reference_scores_ = summarize_log_density(score_rows(self.model_, table.reference, N_DRAWS))
+        self.held_out_ = count_held_out(self.model_, self.schema_, self.context_schema_, table)
         return self
 
     def fit_schema(
@@ -534,7 +538,7 @@ class FlowDensity(DensityMixin, ExplanationQueries, FittedTables):
         # The weights were trained in single precision: a file of half the size stores them exactly.
         weights = deepcopy(self.model_).float()
         training, known = self.training_.to_dict(), self.score_fixed_rows()
-        write_model(Path(path), "FlowDensity", self.config, weights, training, notes, extra, known)
+        write_model(Path(path), "FlowDensity", self.config, weights, training, notes, extra, known, self.held_out_)
 
     def score_fixed_rows(self) -> list[float | None]:
         """Log-densities of a few rows that follow from the columns alone, None where they are not finite.
@@ -577,6 +581,7 @@ class FlowDensity(DensityMixin, ExplanationQueries, FittedTables):
         fill_module(density.model_, tensors, file.version)
         density.model_.double()  # files are in single precision, scores in double
         check_schemas(density)
+        density.held_out_ = check_held_out(file.held_out, density.schema_, density.context_schema_)
         return density
 
     def _resolve_settings(self, n_rows: int) -> tuple[dict[str, Any], Recipe]:

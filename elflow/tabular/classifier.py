@@ -1,0 +1,181 @@
+"""`FlowClassifier`: classification by the density of each class, as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_y, _num_samples, check_is_fitted
+
+from elflow.tabular._anomaly import rank_log_density, summarize_log_density
+from elflow.tabular._arrays import BoolArray, FloatArray
+from elflow.tabular._clones import clone_density, copy_features
+from elflow.tabular._split import Split
+from elflow.tabular.estimator import FlowDensity
+from elflow.tabular.frames import Table, as_frame, as_plain_array
+from elflow.tabular.schema import MAX_ONE_HOT
+
+__all__ = ["FlowClassifier"]
+
+CLASS = "class"
+"""Name of the column of the context."""
+
+
+class FlowClassifier(ClassifierMixin, BaseEstimator):
+    """Generative classifier: the density p(row | class) of each class, the prior of the classes, and Bayes' rule.
+
+    One flow with the class as context models all classes. Because it models the rows as well, it tells which rows fit
+    none of the classes: see `is_odd`.
+
+    Arguments:
+        density: The density to fit, a `FlowDensity`; None for the default one.
+        priors: Probabilities of the classes, in the order of `classes_`; None for their frequencies.
+        odd_share: Share of ordinary rows that `is_odd` takes for odd, in (0, 1).
+        random_state: Seed or generator of the fit.
+
+    Attributes:
+        density_: The fitted density, with the class as context.
+        classes_: The classes.
+        class_prior_: Their probabilities.
+        n_features_in_: Number of columns.
+        feature_names_in_: Names of the columns, if the table has names.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> y = np.repeat(["a", "b"], 100)
+        >>> X = rng.normal(size=(200, 2)) + 4 * (y == "b")[:, None]
+        >>> classifier = FlowClassifier(FlowDensity(max_steps=30), random_state=0).fit(X, y)
+        >>> classifier.predict(np.array([[0.0, 0.0], [4.0, 4.0], [40.0, -40.0]]), odd="none of these").tolist()
+        ['a', 'b', 'none of these']
+        >>> classifier.predict_proba(X).shape
+        (200, 2)
+    """
+
+    def __init__(
+        self,
+        density: FlowDensity | None = None,
+        *,
+        priors: ArrayLike | None = None,
+        odd_share: float = 0.01,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.density = density
+        self.priors = priors
+        self.odd_share = odd_share
+        self.random_state = random_state
+
+    def fit(self, X: Table, y: ArrayLike) -> FlowClassifier:
+        """Fit the density of the rows of X given their classes.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            y: Classes of the rows, `(N,)`: at most 32 different ones.
+
+        Returns:
+            The classifier.
+        """
+        if not 0 < self.odd_share < 1:
+            raise ValueError(f"odd_share must be in (0, 1), got {self.odd_share!r}")
+        if y is None:  # scikit-learn's contract asks for the first words
+            raise ValueError("requires y to be passed, but the target y is None")
+        labels = _check_y(y, estimator=self)
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if len(self.classes_) > MAX_ONE_HOT:
+            raise ValueError(f"y must have at most {MAX_ONE_HOT} classes, got {len(self.classes_)}")
+        self.class_prior_ = self._check_priors(np.bincount(codes) / max(1, len(codes)))
+        self.density_ = clone_density(self.density, self.random_state).fit(X, context=self._make_context(codes))
+        copy_features(self, self.density_)
+        split = Split(len(codes), self.density_.validation, self.density_.seed_)
+        reference = as_frame(X, self.density_.schema_.names)[split.is_reference(0, len(codes))]
+        self.reference_scores_ = summarize_log_density(self.score_samples(reference))
+        return self
+
+    def predict(self, X: Table, odd: Any = None) -> NDArray[Any]:
+        """The most probable class of each row, `(N,)`.
+
+        Arguments:
+            X: The table, `(N, columns)`.
+            odd: Label of rows that fit none of the classes: see `is_odd`. None gives every row a class.
+        """
+        log_joint = self._score_classes(X)
+        labels: NDArray[Any] = self.classes_[self._replace_impossible(log_joint).argmax(1)]
+        if odd is None:
+            return labels
+        is_odd = self._find_odd(logsumexp(log_joint, 1))
+        # Text and numbers have no common type but that of objects.
+        has_common = np.issubdtype(np.asarray(odd).dtype, np.number) == np.issubdtype(labels.dtype, np.number)
+        return np.where(is_odd, odd, labels if has_common else labels.astype(object))
+
+    def predict_proba(self, X: Table) -> FloatArray:
+        """Probabilities of the classes in each row, `(N, classes)`."""
+        return np.asarray(softmax(self._replace_impossible(self._score_classes(X)), 1))
+
+    def predict_log_proba(self, X: Table) -> FloatArray:
+        """Logarithms of `predict_proba`, `(N, classes)`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def decision_function(self, X: Table) -> FloatArray:
+        """Log p(row, class) in nats, `(N, classes)`; for two classes, that of the second minus that of the first."""
+        log_joint = self._replace_impossible(self._score_classes(X))
+        return log_joint[:, 1] - log_joint[:, 0] if len(self.classes_) == 2 else log_joint
+
+    def score_samples(self, X: Table) -> FloatArray:
+        """Log-density of each row over all classes, log p(row), in nats, `(N,)`."""
+        return np.asarray(logsumexp(self._score_classes(X), 1))
+
+    def anomaly_score(self, X: Table) -> FloatArray:
+        """Anomaly score of each row, `(N,)`: see `FlowDensity.anomaly_score`, here by log p(row) over all classes."""
+        return rank_log_density(self.score_samples(X), self.reference_scores_)
+
+    def is_odd(self, X: Table) -> BoolArray:
+        """Whether each row fits none of the classes, `(N,)`: whether it is less likely than nearly all rows in fit.
+
+        About a share `odd_share` of ordinary rows is taken for odd.
+        """
+        return self._find_odd(self.score_samples(X))
+
+    def _replace_impossible(self, log_joint: FloatArray) -> FloatArray:
+        """Log-densities in which rows that are impossible in every class have those of the prior."""
+        is_impossible = np.isneginf(log_joint).all(1, keepdims=True)
+        return np.where(is_impossible, np.log(self.class_prior_), log_joint)
+
+    def _find_odd(self, log_density: FloatArray) -> BoolArray:
+        return np.asarray(rank_log_density(log_density, self.reference_scores_) > 100 * (1 - self.odd_share))
+
+    def _score_classes(self, X: Table) -> FloatArray:
+        """Log p(row, class) of each row and class, `(N, classes)`."""
+        check_is_fitted(self, "density_")
+        count = _num_samples(as_plain_array(X))
+        scores = []
+        for code, prior in enumerate(self.class_prior_):
+            context = self._make_context(np.full(count, code))
+            scores.append(self.density_.score_samples(X, context=context) + np.log(prior))
+        return np.stack(scores, 1)
+
+    def _make_context(self, codes: NDArray[Any]) -> pd.DataFrame:
+        names = [str(code) for code in range(len(self.classes_))]
+        return pd.DataFrame({CLASS: pd.Categorical.from_codes(codes, names)})
+
+    def _check_priors(self, frequencies: FloatArray) -> FloatArray:
+        if self.priors is None:
+            return frequencies
+        priors = np.asarray(self.priors, np.float64)
+        if priors.shape != frequencies.shape or not (priors > 0).all() or not np.isclose(priors.sum(), 1):
+            raise ValueError(
+                f"priors must be {len(frequencies)} positive probabilities that add up to 1, got {self.priors!r}"
+            )
+        return priors
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.density is not None and self.density.missing == "model"
+        tags.input_tags.categorical = True
+        tags.input_tags.string = True
+        return tags
