@@ -18,8 +18,8 @@ import torch
 from _command import fails, succeeds, table
 
 import elflow
-from elflow.batch import Sampler, Scorer
-from elflow.batch.pieces import Piece, PieceSampler, PieceScorer, list_pieces, part_name
+from elflow.batch import Imputer, Sampler, Scorer
+from elflow.batch.pieces import Piece, PieceImputer, PieceSampler, PieceScorer, list_pieces, part_name
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +155,66 @@ def test_pieces_of_files_are_written_once_and_in_order(model, expected, tmp_path
     assert np.array_equal(pd.concat(map(pd.read_parquet, parts))["log_density"], expected)
 
 
+def with_holes():
+    frame = table()
+    frame.insert(0, "other", range(300))
+    frame.loc[frame.index % 3 == 0, "size"] = np.nan
+    frame.loc[frame.index % 5 == 0, "kind"] = None
+    return frame
+
+
+@pytest.mark.parametrize("kind", ["pandas", "pyarrow", "polars"])
+def test_an_imputer_fills_holes_and_keeps_the_rest(model, kind):
+    imputer = pickle.loads(pickle.dumps(Imputer(model, seed=3)))
+    batch = KINDS[kind](with_holes())
+    filled = imputer(batch)
+    assert type(filled) is type(batch)
+    assert filled.equals(imputer(batch))  # as after a failure
+    frame = filled if kind == "pandas" else filled.to_pandas()
+    assert not frame.isna().any(axis=None)
+    holes = with_holes()
+    known = holes["size"].notna().to_numpy()
+    assert np.array_equal(frame["size"][known], holes["size"][known])
+    assert frame["other"].tolist() == holes["other"].tolist()
+    assert list(frame) == list(holes)
+    other_seed = Imputer(model, seed=4)(with_holes())
+    assert not np.array_equal(frame["size"][~known], other_seed["size"][~known])
+
+
+def test_an_imputer_draws_several_times(model):
+    filled = Imputer(model, n_draws=2)(with_holes())
+    assert filled["draw"].tolist() == [0] * 300 + [1] * 300
+    assert (filled["size"].to_numpy()[:300:3] != filled["size"].to_numpy()[300::3]).all()
+    with pytest.raises(ValueError, match="n_draws must be 1 with method='median', got 2"):
+        Imputer(model, "median", 2)
+    with pytest.raises(ValueError, match="rows must not have a column 'draw'"):
+        Imputer(model, n_draws=2)(with_holes().assign(draw=1))
+    with pytest.raises(ValueError, match="got none named 'kind'"):
+        Imputer(model)(with_holes().drop(columns="kind"))
+
+
+def test_equal_blocks_have_other_draws(model, tmp_path):
+    row = with_holes().iloc[[0]].drop(columns="other")
+    filled = Imputer(model, batch_rows=2)(pd.concat([row] * 8))
+    assert filled["size"].nunique() == 8
+    pd.concat([row] * 8).to_parquet(tmp_path / "equal.parquet", row_group_size=2)
+    worker = PieceImputer(Imputer(model, batch_rows=1), str(tmp_path))
+    worker({"piece": [piece.to_json() for piece in list_pieces([tmp_path / "equal.parquet"])]})
+    assert pd.concat(map(pd.read_parquet, tmp_path.glob("part-*")))["size"].nunique() == 8
+
+
+def test_pieces_are_imputed(model, tmp_path):
+    with_holes().to_parquet(tmp_path / "holes.parquet", row_group_size=100)
+    pieces = list_pieces([tmp_path / "holes.parquet"])
+    worker = PieceImputer(Imputer(model, "median"), str(tmp_path))
+    counts = worker({"piece": [piece.to_json() for piece in pieces]})
+    assert counts["rows"].tolist() == [100, 100, 100]
+    assert counts["cells"].sum() == 100 + 60
+    filled = pd.concat(map(pd.read_parquet, sorted(tmp_path.glob("part-*"))))
+    assert filled["other"].tolist() == list(range(300))
+    assert not filled.isna().any(axis=None)
+
+
 def test_pieces_of_contexts_are_sampled(conditional, tmp_path):
     table()[["kind"]].to_parquet(tmp_path / "c.parquet", row_group_size=100)
     pieces = list_pieces([tmp_path / "c.parquet"])
@@ -178,6 +238,10 @@ def test_errors_of_the_ray_engine(model, tmp_path):
     assert "--output must be a folder" in fails("score", model, tmp_path / "data.parquet", "--engine", "ray")
     options = ["-o", tmp_path, "--engine", "ray"]
     assert "--output must be a new folder" in fails("score", model, tmp_path / "data.parquet", *options)
+    data, options = tmp_path / "data.parquet", ["-o", tmp_path / "new", "--engine", "ray"]
+    assert "--explain must be left out" in fails("score", model, data, "--explain", *options)
+    assert "--given must be left out" in fails("sample", model, "--given", "count=1", *options)
+    assert "--draws must be 1" in fails("impute", model, data, "--method", "mode", "--draws", "2", *options)
     (tmp_path / "empty").mkdir()
     assert "DATA must be an existing table" in fails(
         "score", model, tmp_path / "empty", "-o", tmp_path / "out", "--engine", "ray"

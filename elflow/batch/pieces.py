@@ -1,4 +1,4 @@
-"""Files in pieces: workers read, score or sample and write one piece at a time, in any order and any number of times.
+"""Files in pieces: workers read, score, fill or sample and write one piece at a time, in any order, also repeatedly.
 
 Each piece has its own output file, which appears when it is complete. So a piece that is computed again, after a worker
 has failed, replaces its file by the same one, and nothing is written twice.
@@ -18,12 +18,13 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from elflow.batch.imputer import Imputer
 from elflow.batch.sampler import Sampler
 from elflow.batch.scorer import Scorer
 from elflow.io.tables import TableWriter, scan_table
 from elflow.tabular import FlowDensity
 
-__all__ = ["PIECE_ROWS", "Piece", "PieceSampler", "PieceScorer", "list_pieces", "part_name"]
+__all__ = ["PIECE_ROWS", "Piece", "PieceImputer", "PieceSampler", "PieceScorer", "list_pieces", "part_name"]
 
 PIECE_ROWS = 2**18
 """Number of rows of a piece, unless a row group is larger."""
@@ -133,6 +134,35 @@ class PieceScorer:
             "mean": mean,
             "squares": float(((finite - mean) ** 2).sum()),
         }
+
+
+class PieceImputer:
+    """Fill the missing cells of pieces of files, and write the rows of each to a file of its own.
+
+    Arguments:
+        imputer: The imputer of blocks of rows.
+        folder: Folder of the output files, which every worker must be able to write.
+        na_values: Strings to treat as missing: see `elflow.io.read_table`.
+    """
+
+    def __init__(self, imputer: Imputer, folder: str, na_values: Sequence[str] = ()) -> None:
+        self.imputer, self.folder, self.na_values = imputer, folder, list(na_values)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Fill the pieces in the column `piece`, and return their numbers of rows and of filled cells."""
+        return collect([self.fill(Piece.from_json(text)) for text in batch["piece"]])
+
+    def fill(self, piece: Piece) -> dict[str, float]:
+        """Fill a piece: numbers of rows and of filled cells."""
+        density = self.imputer.density
+        rows = cells = 0
+        with TableWriter(Path(self.folder, part_name(piece.number))) as writer:
+            for number, block in enumerate(iter_blocks(density, piece, self.na_values, True, self.imputer.batch_rows)):
+                with self.imputer.limit_threads():
+                    writer.write(self.imputer.fill(block.reset_index(drop=True), [piece.number, number]))
+                rows += len(block)
+                cells += int(block[density.schema_.names].isna().to_numpy().sum())
+        return {"piece": piece.number, "rows": rows, "cells": cells}
 
 
 class PieceSampler:

@@ -66,7 +66,7 @@ class Scorer(Worker):
     depend on the batch that it is in. Batches are tables of pandas, polars or pyarrow, or dictionaries of arrays, with
     the columns of the model by name, and those of its context if it has one. The result is of the same kind.
 
-    - Ray Data: `dataset.map_batches(Scorer, fn_constructor_args=["model.elf"], concurrency=8, batch_format="pyarrow")`
+    - Ray Data: `dataset.map_batches(Scorer, fn_constructor_args=["model.elf"], compute=ActorPoolStrategy(size=8))`
     - Dask: `frame.map_partitions(scorer, meta=scorer.meta)`
     - Spark: `frame.mapInPandas(scorer.map, "log_density double")`
     - Polars: `frame.map_batches(scorer)`

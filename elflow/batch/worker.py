@@ -57,7 +57,7 @@ class Worker:
         Returns:
             A table of the same kind.
         """
-        with self._limit_threads():
+        with self.limit_threads():
             return from_rows(self.compute(as_rows(batch)), batch)
 
     def map(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -70,7 +70,8 @@ class Worker:
         raise TypeError(f"{type(self).__name__} must define compute")
 
     @contextmanager
-    def _limit_threads(self) -> Iterator[None]:
+    def limit_threads(self) -> Iterator[None]:
+        """Context manager that sets the number of threads of torch."""
         before = torch.get_num_threads()
         torch.set_num_threads(before if self.threads is None else self.threads)
         try:

@@ -1,4 +1,4 @@
-"""Scoring and sampling on a Ray cluster: `--engine ray`."""
+"""Scoring, imputation and sampling on a Ray cluster: `--engine ray`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from elflow.cli import _options
 from elflow.cli._terminal import Mean, show, show_progress
 
 if TYPE_CHECKING:
-    from elflow.batch.pieces import Piece, PieceSampler, PieceScorer
+    from elflow.batch.pieces import Piece, PieceImputer, PieceSampler, PieceScorer
+    from elflow.tabular import FlowDensity
 
 Engine = Annotated[
     Literal["local", "ray"],
@@ -46,17 +47,11 @@ def score_with_ray(
 ) -> None:
     """Score a table on a Ray cluster, and print the mean."""
     from elflow.batch import Scorer
-    from elflow.batch.pieces import PieceScorer, list_pieces
-    from elflow.io.tables import scan_table
+    from elflow.batch.pieces import PieceScorer
 
     if output is None:
         raise ValueError("--output must be a folder with --engine ray, got none")
-    est = _options.load_density(model)
-    files = _list_files(data)
-    with _options.rename_argument("path", "DATA"):
-        for file in files:  # an error in one of them should not appear after hours
-            scan_table(file, _options.known_columns(est), na_values=na or [], extra=append)
-    pieces = list_pieces(files, workers or os.cpu_count() or 1)
+    pieces = _divide(data, _options.load_density(model), na or [], append, workers)
     scorer = Scorer(model.resolve(), "anomaly" if anomaly else "log_density", append=append, threads=threads or 1)
     with _new_folder(output) as folder:
         worker = PieceScorer(scorer, str(folder), na or [])
@@ -70,6 +65,32 @@ def score_with_ray(
         mean.merge(result["rows"] - result["zeros"], result["mean"], result["squares"])
         rows += result["rows"]
     show([("rows", f"{rows:,}"), ("mean log-density", str(mean)), ("scores", str(output))])
+
+
+def impute_with_ray(
+    model: Path,
+    data: Path,
+    output: Path,
+    method: str,
+    draws: int,
+    seed: int,
+    na: list[str] | None,
+    threads: int | None,
+    address: str | None,
+    workers: int | None,
+) -> None:
+    """Fill the missing cells of a table on a Ray cluster."""
+    from elflow.batch import Imputer
+    from elflow.batch.pieces import PieceImputer
+
+    pieces = _divide(data, _options.load_density(model), na or [], True, workers)
+    imputer = Imputer(model.resolve(), method, draws, seed, threads=threads or 1)
+    with _new_folder(output) as folder:
+        worker = PieceImputer(imputer, str(folder), na or [])
+        results = _run("Imputing pieces", pieces, worker, address, workers, threads or 1)
+        _check_parts(folder, pieces, results)
+    rows, cells = (f"{sum(result[name] for result in results):,}" for name in ("rows", "cells"))
+    show([("rows", rows), ("cells filled", cells), ("written to", str(output))])
 
 
 def sample_with_ray(
@@ -93,6 +114,18 @@ def sample_with_ray(
         results = _run("Sampling", pieces, PieceSampler(sampler, str(folder)), address, workers, threads or 1)
         _check_parts(folder, pieces, results)
     show([("rows", f"{sum(result['rows'] for result in results):,}"), ("written to", str(output))])
+
+
+def _divide(data: Path, est: FlowDensity, na: list[str], extra: bool, workers: int | None) -> list[Piece]:
+    """Pieces of the tables, all of which have the columns of the model."""
+    from elflow.batch.pieces import list_pieces
+    from elflow.io.tables import scan_table
+
+    files = _list_files(data)
+    with _options.rename_argument("path", "DATA"):
+        for file in files:  # an error in one of them should not appear after hours
+            scan_table(file, _options.known_columns(est), na_values=na, extra=extra)
+    return list_pieces(files, workers or os.cpu_count() or 1)
 
 
 def _list_files(data: Path) -> list[Path]:
@@ -131,7 +164,7 @@ def _read_umask() -> int:
 def _run(
     text: str,
     pieces: Sequence[Piece],
-    worker: PieceScorer | PieceSampler,
+    worker: PieceScorer | PieceImputer | PieceSampler,
     address: str | None,
     workers: int | None,
     threads: int,

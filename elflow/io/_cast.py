@@ -157,6 +157,13 @@ def to_pandas(values: Values) -> pd.Series:
     return values.to_pandas(types_mapper=nullable.get)
 
 
+def holds_text(column: ColumnType) -> bool:
+    """Whether a model's column is parsed as text."""
+    dtype, types = _choose_dtype(column), pd.api.types
+    parsed = (types.is_bool_dtype, types.is_numeric_dtype, types.is_datetime64_any_dtype)
+    return not any(is_type(dtype) for is_type in parsed)
+
+
 def _choose_dtype(column: ColumnType) -> Any:
     """The dtype to parse a column with: that of its categories, if it has any."""
     levels = getattr(column, "levels", None)
