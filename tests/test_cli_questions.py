@@ -97,6 +97,7 @@ def test_wrong_questions(folder):
     assert "--quantiles, --cdf or --proba" in fails(*same, "size")
     assert "--column must be one of" in fails(*same, "nope", "--cdf")
     assert "probabilities in (0, 1)" in fails(*same, "size", "--quantiles", "5")
+    assert "--quantiles must be different" in fails(*same, "size", "--quantiles", "0.5,0.50")
     assert "--given must have other columns" in fails(*same, "size", "--cdf", "--given", "size")
 
 

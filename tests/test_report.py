@@ -23,9 +23,11 @@ from sklearn.neighbors import KernelDensity
 
 from elflow import ELF, load, report
 from elflow.report import _correlations
+from elflow.report._anomalies import ODD_PROBABILITY
 from elflow.report._compare import compare_marginal, select_dependent
 from elflow.report._correlations import Correlations, compare_correlations
 from elflow.report._format import format_number
+from elflow.report._page import render_page
 from elflow.report._pit import Pit
 from elflow.report._plots import STYLE
 from elflow.report._tables import Column
@@ -43,7 +45,10 @@ from elflow.tabular import FlowDensity
 from elflow.tabular.conditional import pit_values
 
 SMALL = {"transforms": 1, "units": 8, "hidden_features": (16,)}
-SECTIONS = ["training", "likelihood", "marginals", "pairs", "pit", "correlations", "anomalies", "two-sample", "inverse"]
+SECTIONS = ["training", "likelihood", "marginals", "pairs", "pit", "correlations"]
+SECTIONS += ["anomalies", "memorization", "two-sample", "inverse"]
+FEW = {"memorization"}
+"""Sections that tables with few held-out rows lack."""
 HOSTILE = "<script>alert('x')</script> & $x_1$"
 
 
@@ -168,6 +173,15 @@ def test_text_of_users_is_escaped(written):
 
 
 @pytest.mark.slow
+def test_link_to_the_page_that_explores_the_model(table, density, written, tmp_path):
+    assert "Explore this model" not in written[1]
+    linked = render_page(written[0], 0, "http://127.0.0.1:8765/?a=1&b=2")
+    assert '<a href="http://127.0.0.1:8765/?a=1&amp;b=2">Explore this model</a>' in linked
+    with pytest.raises(ValueError, match=r"explore must begin with http:// or https://, got 'javascript:alert\(1\)'"):
+        report.write(density, table, tmp_path / "report.html", explore="javascript:alert(1)")
+
+
+@pytest.mark.slow
 def test_same_seed_same_page(table, density, written, tmp_path):
     path = tmp_path / "again.html"
     state = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
@@ -190,6 +204,14 @@ def test_validation_rows_are_judged(table, density, written):
     least = density.score_samples(table).argmin()
     assert found.anomalies[0].row == least
     assert found.anomalies[0].values[2] == table["rooms"][least]
+    explained = density.explain(table.iloc[[anomaly.row for anomaly in found.anomalies]]).groupby("row")
+    for number, anomaly in enumerate(found.anomalies):  # each has a reason: its most surprising value
+        reasons = explained.get_group(number).reset_index()
+        assert found.columns[anomaly.reasons[0].column].name == reasons["column"][0]
+        n_odd = int((reasons["tail_probability"] <= ODD_PROBABILITY).sum())
+        assert sum(reason.is_odd for reason in anomaly.reasons) == n_odd
+    n_odd = sum(reason.is_odd for anomaly in found.anomalies for reason in anomaly.reasons)
+    assert written[1].count('class="extreme"') == n_odd > 0
 
 
 @pytest.mark.slow
@@ -198,10 +220,10 @@ def test_validation_rows_are_judged(table, density, written):
     ("make", "absent"),
     [
         (lambda rng: rng.normal(size=(200, 1)), {"pairs", "correlations"}),
-        pytest.param(lambda rng: rng.normal(size=(50, 60)) @ rng.normal(size=(60, 60)), set(), marks=pytest.mark.slow),
-        (lambda rng: pl.from_pandas(mixed(40).dropna()[:30]), set()),
-        (lambda rng: pa.table({"a": rng.normal(size=50), "b": rng.choice(["x", "y"], 50)}), set()),
-        (lambda rng: pd.DataFrame({"only": rng.choice(["x", "y", "z"], 60), "one": 1.0}), set()),
+        pytest.param(lambda rng: rng.normal(size=(50, 60)) @ rng.normal(size=(60, 60)), FEW, marks=pytest.mark.slow),
+        (lambda rng: pl.from_pandas(mixed(40).dropna()[:30]), FEW),
+        (lambda rng: pa.table({"a": rng.normal(size=50), "b": rng.choice(["x", "y"], 50)}), FEW),
+        (lambda rng: pd.DataFrame({"only": rng.choice(["x", "y", "z"], 60), "one": 1.0}), FEW),
     ],
     ids=["one column", "60 columns", "30 rows", "pyarrow", "constant"],
 )

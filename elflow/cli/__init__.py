@@ -16,7 +16,7 @@ import typer
 
 from elflow._files import remove_temporaries
 from elflow._interrupts import Interrupted, raising_interrupts
-from elflow.cli import images, inspect, questions, tables
+from elflow.cli import drift, images, inspect, questions, service, tables
 from elflow.cli._terminal import format_error, note
 
 __all__ = ["app", "main"]
@@ -32,9 +32,12 @@ app.command()(tables.score)
 app.command()(tables.sample)
 app.command()(questions.impute)
 app.command()(questions.conditional)
+app.command()(drift.drift)
 app.command()(inspect.report)
 app.command()(inspect.info)
 app.command()(inspect.verify)
+app.command()(service.serve)
+app.command()(service.explore)
 app.command()(images.fit_images)
 app.command()(images.score_images)
 app.command()(images.sample_images)
@@ -47,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Arguments after `elflow`; those of the process by default.
 
     Returns:
-        The exit code: 0 for success, 1 for a bug, 2 for an error that the user can correct, 130 after Ctrl-C, 143
-        after SIGTERM, 129 after SIGHUP, 141 if the output was closed.
+        The exit code: 0 for success, 1 for a bug, 2 for an error that the user can correct, 3 if `elflow drift` finds
+        drift, 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, 141 if the output was closed.
 
     Example:
         >>> main(["--version"])
@@ -126,6 +129,8 @@ def _root(
       elflow score model.elf data.csv -o scores.parquet
       elflow sample model.elf -n 1000 -o new.csv
       elflow report model.elf data.csv -o report.html
+      elflow drift model.elf new.csv -o drift.html
+      elflow explore model.elf
 
     \b
     Examples for images:

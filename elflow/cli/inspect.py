@@ -24,6 +24,14 @@ def report(
     ),
     na: NaValues = None,
     max_memory: MaxMemory = None,
+    explore: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of a running `elflow explore` or `elflow serve`, to link to.",
+            metavar="URL",
+            show_default=False,
+        ),
+    ] = None,
     seed: Seed = 0,
     threads: Threads = None,
 ) -> None:
@@ -32,6 +40,7 @@ def report(
     \b
     Example:
       elflow report model.elf data.csv -o report.html
+      elflow report model.elf data.csv --explore http://127.0.0.1:8765
 
     If DATA is the table the model was fitted to, only held-out rows are
     evaluated.
@@ -46,7 +55,8 @@ def report(
     with _options.rename_argument("path", "DATA"), _options.rename_argument("max_memory", "--max-memory"):
         frame = scan_table(data, _options.known_columns(est), na_values=na or []).read(memory)
     rows, context = _options.split_context(est, frame)
-    findings = reports.write(est, rows, output, context=context, random_state=seed)
+    with _options.rename_argument("explore", "--explore"):
+        findings = reports.write(est, rows, output, context=context, random_state=seed, explore=explore)
     verdicts = reports.judge(findings)
     show([("report", str(output))])
     show(

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from elflow.cli import _options
 from elflow.cli._options import Data, Model, NaValues, Seed, Threads
+from elflow.cli._ray import Address, Engine, Workers, impute_with_ray
 from elflow.cli._terminal import show, show_progress
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-    from elflow import FlowDensity
 
 BLOCK_ROWS = 4_096
 """Number of rows that are answered at a time."""
@@ -41,6 +36,9 @@ def impute(
     seed: Seed = 0,
     na: NaValues = None,
     threads: Threads = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
 ) -> None:
     """Fill missing cells from their distribution given the observed cells of the row.
 
@@ -49,18 +47,21 @@ def impute(
       elflow impute model.elf holes.csv -o full.csv
       elflow impute model.elf holes.csv -o full.csv --method median
       elflow impute model.elf holes.parquet -o draws.parquet --draws 5
+      elflow impute model.elf holes.parquet -o full --engine ray --address auto
 
     All missing cells of a row are drawn together. Columns that the model does
     not have are kept. Rows are read and written in blocks, so tables may be
-    larger than memory.
+    larger than memory. With --engine ray the draws are others.
     """
-    import pandas as pd
-
+    from elflow.batch.imputer import fill_rows
     from elflow.io.tables import scan_table
-    from elflow.tabular import as_frame, as_generator
+    from elflow.tabular import as_generator
 
     if method != "sample" and draws > 1:
         raise ValueError(f"--draws must be 1 with --method {method}, got {draws}")
+    if engine == "ray":
+        impute_with_ray(model, data, output, method, draws, seed, na, threads, address, workers)
+        return
     _options.check_not_input(output, data, model)
     writer = _options.open_writer(output)
     est = _options.load_density(model)
@@ -71,14 +72,9 @@ def impute(
     n_rows = n_filled = 0
     with writer, show_progress("Imputing rows", scan.total) as set_done:
         for block in scan:
-            rows, context = _options.split_context(est, block)
-            answer = est.impute(rows, n_draws=draws, method=method, context=context, random_state=generator)
-            others = block.drop(columns=rows.columns).reset_index(drop=True)
-            for number, table in enumerate(answer if draws > 1 else [answer]):
-                frame = pd.concat([as_frame(table, est.schema_.names), others], axis=1)
-                writer.write(frame.assign(draw=number) if draws > 1 else frame)
-            n_rows += len(rows)
-            n_filled += int(rows.isna().to_numpy().sum())
+            writer.write(fill_rows(est, block, method, draws, generator))
+            n_rows += len(block)
+            n_filled += int(block[est.schema_.names].isna().to_numpy().sum())
             set_done(scan.done)
     summary = [("rows", f"{n_rows:,}"), ("cells filled", f"{n_filled:,}"), ("written to", str(output))]
     show(summary, error=str(output) == "-")
@@ -113,6 +109,7 @@ def conditional(
     Missing cells of other columns are integrated out, unless the model
     describes missing values. Rows are read and written in blocks.
     """
+    from elflow.batch.conditionals import condition_rows
     from elflow.io.tables import scan_table
 
     levels = _parse_levels(quantiles)
@@ -137,7 +134,7 @@ def conditional(
     n_rows = 0
     with writer, show_progress("Conditioning rows", scan.total) as set_done:
         for block in scan:
-            answer = _answer(est, block, column, levels, cdf, proba, conditions or None)
+            answer = condition_rows(est, block, column, levels, cdf, proba, conditions or None)
             if append:
                 if taken := [name for name in answer if name in block.columns]:
                     raise ValueError(f"DATA must not have a column {taken[0]!r} for --append: rename it")
@@ -156,59 +153,6 @@ def _parse_levels(text: str | None) -> list[float]:
         levels = [-1.0]
     if not all(0 < level < 1 for level in levels):
         raise ValueError(f"--quantiles must be probabilities in (0, 1) with commas between them, got {text!r}")
+    if len(set(levels)) < len(levels):
+        raise ValueError(f"--quantiles must be different, got {text!r}")
     return levels
-
-
-def _answer(
-    est: FlowDensity,
-    block: pd.DataFrame,
-    column: str,
-    levels: list[float],
-    cdf: bool,
-    proba: bool,
-    given: list[str] | None,
-) -> pd.DataFrame:
-    """Quantiles, distribution function and probabilities of a block of rows, in this order."""
-    import numpy as np
-    import pandas as pd
-
-    others = [name for name in est.schema_.names if name != column]
-    rows = block.reindex(columns=[*others, column]).reset_index(drop=True)
-    context = None if est.context_schema_ is None else block[est.context_schema_.names].reset_index(drop=True)
-    plain = [name for name in others if not est.schema_.column(name).missing]
-    has_holes = rows[plain].isna().any(axis=1).to_numpy() if given is None else np.zeros(len(rows), bool)
-    parts = []
-    for is_part, conditions in ((~has_holes, given), (has_holes, others)):
-        if not is_part.any() and len(rows):
-            continue
-        part, c = rows[is_part], None if context is None else context[is_part]
-        table = _answer_rows(est, part, column, levels, cdf, proba, conditions, c)
-        parts.append(table.set_index(np.flatnonzero(is_part)))
-        if not len(rows):
-            break
-    return pd.concat(parts).sort_index()
-
-
-def _answer_rows(
-    est: FlowDensity,
-    rows: pd.DataFrame,
-    column: str,
-    levels: list[float],
-    cdf: bool,
-    proba: bool,
-    given: list[str] | None,
-    context: pd.DataFrame | None,
-) -> pd.DataFrame:
-    """Answers for rows with the same conditions."""
-    import pandas as pd
-
-    columns: dict[str, np.ndarray] = {}
-    if levels:
-        values = est.conditional_quantile(rows, column, levels, context=context, given=given)
-        columns |= {f"q{level:g}": values[:, k] for k, level in enumerate(levels)}
-    if cdf:
-        columns["cdf"] = est.conditional_cdf(rows, column, context=context, given=given)
-    if proba:
-        table = est.conditional_proba(rows, column, context=context, given=given)
-        columns |= {f"p_{level}": table[level].to_numpy() for level in table}
-    return pd.DataFrame(columns)

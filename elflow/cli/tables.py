@@ -16,7 +16,6 @@ from elflow.cli._given import parse_given
 from elflow.cli._options import (
     CsvSafe,
     Data,
-    Dequantization,
     Device,
     Devices,
     LogDir,
@@ -30,6 +29,7 @@ from elflow.cli._options import (
     Resume,
     ScoreOutput,
     Seed,
+    TableDequantization,
     Threads,
     TimeLimit,
 )
@@ -69,7 +69,7 @@ def fit(
     missing: Annotated[Literal["error", "model"], typer.Option(help="Reject missing values, or model them.")] = "error",
     na: NaValues = None,
     dequantization: Annotated[
-        Dequantization, typer.Option(help="Dequantisation noise for integers and categories.")
+        TableDequantization, typer.Option(help="Dequantisation noise for integers, categories and missing values.")
     ] = "uniform",
     time_limit: TimeLimit = None,
     max_steps: MaxSteps = None,
@@ -211,6 +211,8 @@ def score(
     if engine == "ray":
         if csv_safe:
             raise ValueError("--csv-safe must be left out with --engine ray, which writes Parquet files")
+        if explain:
+            raise ValueError("--explain must be left out with --engine ray: elflow.batch.Scorer has output='explain'")
         score_with_ray(model, data, output, anomaly, append, na, threads, address, workers)
         return
     from elflow.io.tables import scan_table
@@ -325,6 +327,8 @@ def sample(
     _options.check_not_input(output, model, *([] if context is None else [context]))
     if csv_safe and engine == "ray":
         raise ValueError("--csv-safe must be left out with --engine ray, which writes Parquet files")
+    if given and engine == "ray":
+        raise ValueError("--given must be left out with --engine ray, which draws from the joint distribution")
     writer = None if engine == "ray" else _options.open_writer(output, csv_safe)
     est = _options.load_density(model)
     _options.set_threads(threads)

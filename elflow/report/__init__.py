@@ -1,5 +1,7 @@
 """Reports on the quality of a fitted density: `write` an HTML page, or `measure` its numbers and `judge` them.
 
+`write_drift` writes the page of a comparison with new rows.
+
 `elflow.report.html` and `elflow.report.baselines` are also useful without a report.
 """
 
@@ -7,11 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from elflow.report.drift import write_drift
     from elflow.report.findings import Findings, measure
     from elflow.report.verdicts import LEVELS, Verdict, judge
     from elflow.report.writer import write
 
-__all__ = ["LEVELS", "Findings", "Verdict", "judge", "measure", "write"]
+__all__ = ["LEVELS", "Findings", "Verdict", "judge", "measure", "write", "write_drift"]
 
 _HOMES = {
     "Findings": "elflow.report.findings",
@@ -20,6 +23,7 @@ _HOMES = {
     "judge": "elflow.report.verdicts",
     "measure": "elflow.report.findings",
     "write": "elflow.report.writer",
+    "write_drift": "elflow.report.drift",
 }
 
 

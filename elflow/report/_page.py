@@ -6,17 +6,25 @@ import math
 
 from elflow.report import _plots, _sections
 from elflow.report._format import format_count, format_number
-from elflow.report._parts import KINDS, describe_test_rows, render_card, render_note, render_table, render_two
+from elflow.report._parts import (
+    KINDS,
+    describe_test_rows,
+    render_card,
+    render_note,
+    render_table,
+    render_tile,
+    render_two,
+)
 from elflow.report._style import CSS
 from elflow.report.findings import Findings, Score
 from elflow.report.html import escape, render_document
-from elflow.report.verdicts import LEVELS, Verdict, judge
+from elflow.report.verdicts import judge
 
 __all__ = ["render_page"]
 
 
-def render_page(found: Findings, random_state: int) -> str:
-    """Render the whole page."""
+def render_page(found: Findings, random_state: int, explore: str | None = None) -> str:
+    """Render the whole page, with a link to the address of a running `elflow explore` if there is one."""
     sections = [
         render_two(_render_training(found), _render_likelihood(found)),
         _sections.render_marginals(found),
@@ -24,9 +32,10 @@ def render_page(found: Findings, random_state: int) -> str:
         _sections.render_pits(found),
         _sections.render_correlations(found),
         _sections.render_anomalies(found),
+        _sections.render_memorization(found.memorization),
         render_two(_sections.render_two_sample(found), _sections.render_inverse(found)),
     ]
-    body = f"""{_render_header(found)}
+    body = f"""{_render_header(found, explore)}
 <main>
 {"".join(sections)}
 </main>
@@ -35,7 +44,7 @@ def render_page(found: Findings, random_state: int) -> str:
     return render_document(f"Density report{': ' if news else ''}{news} - elflow", body, CSS)
 
 
-def _render_header(found: Findings) -> str:
+def _render_header(found: Findings, explore: str | None) -> str:
     kinds = ", ".join(f"{found.kinds.count(kind)} {KINDS.get(kind, kind)}" for kind in dict.fromkeys(found.kinds))
     context = f", given {format_count(found.n_context_columns, 'context column')}" if found.n_context_columns else ""
     lead = (
@@ -47,9 +56,10 @@ def _render_header(found: Findings) -> str:
         lead += " More time may improve the fit."
     news = _describe_news(found)
     title = "How good is this density?" + (f" ({news})" if news else "")
-    tiles = "".join(_render_tile(verdict) for verdict in judge(found))
+    tiles = "".join(render_tile(verdict) for verdict in judge(found))
+    link = f'<p><a href="{escape(explore)}">Explore this model</a></p>' if explore else ""
     return (
-        f'<header><h1>{title}</h1><p class="lead">{lead}</p><p class="lead">{_describe_origins(found)}</p>'
+        f'<header><h1>{title}</h1><p class="lead">{lead}</p><p class="lead">{_describe_origins(found)}</p>{link}'
         f'<section class="tiles" aria-label="Verdicts">{tiles}</section>{_render_warnings(found)}</header>'
     )
 
@@ -86,16 +96,6 @@ def _describe_origins(found: Findings) -> str:
         few = "; calibration and the two-sample test also use training rows, as there are few others."
         text += "." if found.has_enough_test_rows else few
     return text
-
-
-def _render_tile(verdict: Verdict) -> str:
-    value, _, error = verdict.value.partition(" ± ")
-    error = f" <small>± {error}</small>" if error else ""
-    level = f'<span class="level">{LEVELS[verdict.level]}.</span> ' if verdict.level else ""
-    return (
-        f'<article class="tile {verdict.level}"><h3>{verdict.title}</h3><p class="value">{value}{error}</p>'
-        f'<p class="unit">{verdict.unit}</p><p>{level}{escape(verdict.reading)}</p></article>'
-    )
 
 
 def _render_training(found: Findings) -> str:

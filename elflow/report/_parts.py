@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from elflow.report._format import format_count
 from elflow.report.findings import Findings
+from elflow.report.html import escape
+from elflow.report.verdicts import LEVELS, Verdict
 
 __all__ = [
     "KINDS",
@@ -14,6 +16,7 @@ __all__ = [
     "render_card",
     "render_note",
     "render_table",
+    "render_tile",
     "render_two",
 ]
 
@@ -53,3 +56,13 @@ def render_two(left: str, right: str) -> str:
 
 def render_note(content: str) -> str:
     return f'<p class="note">{content}</p>'
+
+
+def render_tile(verdict: Verdict) -> str:
+    value, _, error = verdict.value.partition(" ± ")
+    error = f" <small>± {error}</small>" if error else ""
+    level = f'<span class="level">{LEVELS[verdict.level]}.</span> ' if verdict.level else ""
+    return (
+        f'<article class="tile {verdict.level}"><h3>{verdict.title}</h3><p class="value">{value}{error}</p>'
+        f'<p class="unit">{verdict.unit}</p><p>{level}{escape(verdict.reading)}</p></article>'
+    )

@@ -29,7 +29,15 @@ from elflow.report._tables import Column
 from elflow.report.findings import Score
 from elflow.report.html import to_data_uri
 
-__all__ = ["draw_heatmap", "draw_histogram", "draw_likelihood", "draw_pit", "draw_scatter", "draw_training"]
+__all__ = [
+    "draw_bins",
+    "draw_heatmap",
+    "draw_histogram",
+    "draw_likelihood",
+    "draw_pit",
+    "draw_scatter",
+    "draw_training",
+]
 
 Floats = NDArray[np.float64]
 
@@ -69,6 +77,8 @@ MAX_NAMED_COLUMNS = 16
 MAX_NUMBERED_COLUMNS = 6
 """Number of columns up to which a heatmap shows the numbers."""
 MAX_NAME_LENGTH = 12
+MAX_SHORT_LABEL = 7
+"""Number of characters up to which the labels of three bins fit below a small plot."""
 MAX_POINTS = 1500
 
 
@@ -214,6 +224,32 @@ def draw_histogram(marginal: Marginal, name: str) -> str:
         else:
             _set_ticks(axes.xaxis, 3)
         return _render_svg(figure, name, "Histogram of real and sampled values")
+
+
+def draw_bins(reference: Sequence[float], new: Sequence[float], labels: Sequence[str], name: str) -> str:
+    """Plot the shares of held-out rows in bins as an area, and those of new rows as a line."""
+    edges = np.arange(len(reference) + 1)
+    with _make_figure(*TILE) as (figure, axes):
+        axes.stairs(reference, edges, fill=True, color=REAL, alpha=0.35, linewidth=0)
+        axes.stairs(new, edges, color=SAMPLED, linewidth=1.6)
+        axes.set_xlim(0, len(reference))
+        axes.set_ylim(0, 1.05 * max(*reference, *new, 1e-9))
+        axes.set_yticks([])
+        texts = [_shorten(_format_label(label)) for label in labels]
+        count = min(len(texts), 3 if max(map(len, texts)) <= MAX_SHORT_LABEL else 2)
+        places = [round((2 * k + 1) * len(texts) / (2 * count) - 0.5) for k in range(count)]
+        axes.set_xticks([k + 0.5 for k in places], [texts[k] for k in places])
+        axes.tick_params(labelsize=11)
+        axes.spines["left"].set_visible(False)
+        return _render_svg(figure, name, "Shares of held-out and of new rows in bins of values")
+
+
+def _format_label(label: str) -> str:
+    """Format the label of a bin: a number as that of a tick."""
+    try:
+        return _format_tick(float(f"{float(label):.3g}"))
+    except ValueError:
+        return to_printable(label)
 
 
 def draw_pit(found: Pit, name: str) -> str:

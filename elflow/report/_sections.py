@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from elflow.report import _plots
+from elflow.report._anomalies import Anomaly, Reason
 from elflow.report._compare import Marginal
 from elflow.report._format import format_count, format_error, format_number
 from elflow.report._parts import KINDS, describe_judged_rows, render_card, render_note, render_table
+from elflow.report._tables import Column
 from elflow.report.findings import Findings
 from elflow.report.html import escape
 from elflow.report.verdicts import RESIDUAL_LIMITS, auc_limits
+from elflow.tabular import Memorization
 
 __all__ = [
     "render_anomalies",
+    "render_bars",
     "render_correlations",
     "render_inverse",
     "render_marginals",
+    "render_memorization",
     "render_pairs",
     "render_pits",
     "render_two_sample",
 ]
+
+Floats = NDArray[np.float64]
 
 MAX_MARGINALS = 16
 MAX_ANOMALY_COLUMNS = 20
@@ -60,25 +68,42 @@ def _render_marginal(marginal: Marginal, name: str) -> str:
     caption = f"{KINDS.get(marginal.kind, marginal.kind)} · difference {marginal.distance:.1%}{chance}"
     if any(marginal.missing):
         caption += " · missing {:.1%} (sampled {:.1%})".format(*marginal.missing)
-    plot = _render_bars(marginal) if marginal.labels else _plots.draw_histogram(marginal, name)
+    if marginal.labels:
+        plot = render_bars(marginal.labels, marginal.real, marginal.sampled, marginal.n_others)
+    else:
+        plot = _plots.draw_histogram(marginal, name)
     return f"<figure><figcaption><b>{escape(marginal.name)}</b>{caption}</figcaption>{plot}</figure>"
 
 
-def _render_bars(marginal: Marginal) -> str:
-    """Render a list with two bars per label, in which labels are text."""
-    largest = max(marginal.real.max(), marginal.sampled.max(), 1e-9)
+def render_bars(
+    labels: Sequence[str],
+    real: Floats,
+    sampled: Floats,
+    n_others: int,
+    names: tuple[str, str] = ("real rows", "sampled rows"),
+) -> str:
+    """Render a list with two bars per label, in which labels are text.
+
+    Arguments:
+        labels: The labels.
+        real: Share of the first kind of rows with each label.
+        sampled: Share of the second kind of rows.
+        n_others: Number of labels that are not shown.
+        names: Names of the kinds of rows.
+    """
+    largest = max(real.max(), sampled.max(), 1e-9)
     items = []
-    for label, real, sampled in zip(marginal.labels, marginal.real, marginal.sampled, strict=True):
-        shares = f"{real:.1%} of real rows, {sampled:.1%} of sampled rows"
+    for label, *shares in zip(labels, real, sampled, strict=True):
+        text = ", ".join(f"{share:.1%} of {name}" for share, name in zip(shares, names, strict=True))
         bars = "".join(
             f'<i class="{which}" style="--w:{share / largest:.3f}"></i>'
-            for which, share in (("real", real), ("sampled", sampled))
+            for which, share in zip(("real", "sampled"), shares, strict=True)
         )
         items.append(
-            f'<li title="{escape(label)}: {shares}"><span>{escape(label) or "&nbsp;"}</span><div>{bars}</div></li>'
+            f'<li title="{escape(label)}: {text}"><span>{escape(label) or "&nbsp;"}</span><div>{bars}</div></li>'
         )
-    if marginal.n_others:
-        items.append(f'<li class="others">and {format_count(marginal.n_others, "other")}</li>')
+    if n_others:
+        items.append(f'<li class="others">and {format_count(n_others, "other")}</li>')
     return f'<ul class="bars">{"".join(items)}</ul>'
 
 
@@ -170,45 +195,74 @@ def render_correlations(found: Findings) -> str:
 
 
 def render_anomalies(found: Findings) -> str:
-    n_extremes = np.array([anomaly.is_extreme for anomaly in found.anomalies]).sum(0)
-    shown = sorted(np.argsort(-n_extremes, kind="stable")[:MAX_ANOMALY_COLUMNS].tolist())
-    head = ["row", "log-density", "anomaly score", *(escape(found.columns[k].name) for k in shown)]
-    body = "".join(
-        f"<tr><td>{one.row:,}</td><td>{format_number(one.log_density)}</td><td>{_format_anomaly_score(one.anomaly_score)}</td>"
-        + "".join(_render_cell(one.values[k], one.is_extreme[k]) for k in shown)
-        + "</tr>"
-        for one in found.anomalies
-    )
+    n_odd = np.zeros(len(found.columns), int)
+    for one in found.anomalies:
+        n_odd[[reason.column for reason in one.reasons if reason.is_odd]] += 1
+    shown = sorted(np.argsort(-n_odd, kind="stable")[:MAX_ANOMALY_COLUMNS].tolist())
+    head = ["row", "log-density", "anomaly score", "most surprising", *(escape(found.columns[k].name) for k in shown)]
+    body = "".join(_render_anomaly(one, shown, found.columns) for one in found.anomalies)
     table = (
         f"<table><thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead><tbody>{body}</tbody></table>"
     )
     note = (
         f"The {len(found.anomalies)} least likely of {format_count(found.n_used_rows, 'row')}, numbered from 0. The "
         "anomaly score is the percentage of reference rows that are more likely; each point above 100 stands for rows "
-        "that are ten times as rare. Values in red are extreme within their "
-        "column; in a row without any, the combination of values is unlikely."
+        "that are ten times as rare. Values in red are odd given all other values of their row: values as extreme have "
+        "a probability of at most 2%. Ordinary values, in brackets, are an interval of 90%, or the most likely "
+        "category. In a row without odd values, it is the combination of many values that is unlikely."
     )
     n_hidden = len(found.columns) - len(shown)
     if n_hidden:
         note += f" {format_count(n_hidden, 'column')} {'is' if n_hidden == 1 else 'are'} not shown."
     scrollable = f'<div class="scroll" tabindex="0">{table}</div>'
-    return render_card("anomalies", "Most anomalous rows", scrollable + render_note(note))
+    return render_card("anomalies", "Most anomalous rows, and why", scrollable + render_note(note))
+
+
+def _render_anomaly(one: Anomaly, shown: Sequence[int], columns: Sequence[Column]) -> str:
+    """Render a row of the table of anomalous rows."""
+    reasons = {reason.column: reason for reason in one.reasons if reason.is_odd}
+    cells = [f"<td>{one.row:,}</td>", f"<td>{format_number(one.log_density)}</td>"]
+    cells.append(f"<td>{_format_anomaly_score(one.anomaly_score)}</td>")
+    if one.reasons:
+        first = one.reasons[0]
+        value = f"<b>{escape(columns[first.column].name)}</b> {_format_cell(one.values[first.column])}"
+        cells.append(f'<td class="reason">{value}<small>{_describe_reason(first)}</small></td>')
+    else:
+        cells.append('<td class="reason">&ndash;</td>')
+    cells += [_render_cell(one.values[k], reasons.get(k)) for k in shown]
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _describe_reason(reason: Reason) -> str:
+    """Describe the values that would be ordinary, and how improbable the value is."""
+    low, high = (_format_cell(end) for end in (reason.low, reason.high))
+    ordinary = low if low == high else f"{low} to {high}"
+    if reason.is_outside:
+        return f"(outside {ordinary})"
+    p = reason.tail_probability
+    return f"({ordinary}), p {'&lt; 1e-16' if p < 1e-16 else f'= {p:.1g}'}"
 
 
 def _format_anomaly_score(score: float) -> str:
     return f"{score:,.2f}" if score < 1e6 else "density 0" if score >= 1e300 else f"{score:.1e}"
 
 
-def _render_cell(value: Any, is_extreme: bool) -> str:
+def _format_cell(value: Any) -> str:
     if pd.isna(value):
-        content = "&ndash;"
-    elif isinstance(value, float | np.floating):
+        return "&ndash;"
+    if isinstance(value, float | np.floating):
         number = float(value)
-        content = f"{number:,.0f}" if 1e5 <= abs(number) < 1e15 else f"{number:.5g}"
-        content = content.replace("-", "&minus;")
-    else:
-        content = escape(value)
-    return f'<td title="{escape(value)}"{" class=extreme" if is_extreme else ""}>{content}</td>'
+        content = f"{number:,.0f}" if 1e5 <= abs(number) < 1e15 else f"{number:.4g}"
+        return content.replace("-", "&minus;")
+    if isinstance(value, pd.Timestamp):
+        return escape(str(value).removesuffix(" 00:00:00"))
+    return escape(value)
+
+
+def _render_cell(value: Any, reason: Reason | None) -> str:
+    if reason is None:
+        return f'<td title="{escape(value)}">{_format_cell(value)}</td>'
+    return f'<td class="extreme" title="{escape(value)} {_describe_reason(reason)}">{_format_cell(value)}</td>'
 
 
 def render_two_sample(found: Findings) -> str:
@@ -229,6 +283,28 @@ def render_two_sample(found: Findings) -> str:
         columns = ", ".join(f"{escape(name)} (&minus;{loss:.2f})" for name, loss in test.top_columns)
         note += f" Most informative columns, with the change in AUC when they are shuffled: {columns}."
     return render_card("two-sample", "Two-sample test", gauge + render_note(note))
+
+
+def render_memorization(found: Memorization | None) -> str:
+    """Render the section; empty if the table has too few rows that the model was trained on, or too few others."""
+    if found is None:
+        return ""
+    rows = [
+        (name, f"{part.low:.3g}", f"{part.median:.3g}", f"{part.identical:.1%}")
+        for name, part in (("samples", found.samples), ("held-out rows", found.holdout))
+    ]
+    table = render_table(("distance to the closest training row", "5% quantile", "median", "identical"), rows)
+    note = (
+        f"{format_count(found.n_samples, 'sample')}, {format_count(found.n_training, 'training row')} and "
+        f"{format_count(found.n_holdout, 'held-out row')}. Training and held-out rows have the same distribution: "
+        "unless the model memorizes, a sample is closest to a training row as often as there are more training rows. "
+        "The estimate is the share of copies that explains the difference. In a distance, a number counts in standard "
+        "deviations, a category or missing value that differs counts 1. Training rows score "
+        f"{format_number(found.gap, found.gap_error, signed=True)} nats against held-out rows."
+    )
+    return render_card(
+        "memorization", "Memorization", f"<p>{found.describe().replace('+-', '&plusmn;')}</p>{table}{render_note(note)}"
+    )
 
 
 def render_inverse(found: Findings) -> str:

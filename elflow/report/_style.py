@@ -56,6 +56,7 @@ CSS = """
 .pairs .both { display: none; }
 .heats { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 18px; }
 td.extreme { color: var(--poor); font-weight: 650; }
+td.reason { text-align: left; max-width: 22rem; }
 table.figures { margin: 10px 0 0; }
 .figures td:first-child { white-space: normal; overflow-wrap: anywhere; }
 .gauge { position: relative; margin: 34px 0 30px; height: 10px; border-radius: 5px; background: var(--zones); }

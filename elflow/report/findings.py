@@ -12,17 +12,29 @@ from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from elflow._checks import check_count
-from elflow.report._anomalies import Anomaly, find_anomalies
+from elflow.report._anomalies import Anomaly, Reason, find_anomalies
 from elflow.report._compare import SIGNIFICANCE, Marginal, compare_marginal, select_dependent
 from elflow.report._correlations import Correlations, compare_correlations
+from elflow.report._memorization import measure_memorization
 from elflow.report._pit import Pit, pits
 from elflow.report._scores import Score, compare_with_baselines, make_score, standard_error, subtract_means
 from elflow.report._tables import Column, pair_columns, take_rows, to_frame
 from elflow.report._two_sample import TwoSample, run_two_sample_test
-from elflow.tabular import ContextTable, FlowDensity, Table, table_kind
+from elflow.tabular import ContextTable, FlowDensity, Memorization, Table, table_kind
 from elflow.training import Training
 
-__all__ = ["Anomaly", "Column", "Correlations", "Findings", "Marginal", "Pit", "Score", "TwoSample", "measure"]
+__all__ = [
+    "Anomaly",
+    "Column",
+    "Correlations",
+    "Findings",
+    "Marginal",
+    "Pit",
+    "Reason",
+    "Score",
+    "TwoSample",
+    "measure",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -111,6 +123,8 @@ class Findings:
     """Whether the classifier and the PIT histograms use test rows only."""
     warnings: tuple[str, ...]
     """Warnings of the fit."""
+    memorization: Memorization | None
+    """Whether samples are copies of training rows; None if the table has few training rows, or few others."""
     inverse_residual: float
     """Maximum of |f(f^-1(z)) - z| / (1 + |z|) over latent points z."""
     n_inverted: int
@@ -170,6 +184,7 @@ def measure(
         max_rows = int(np.clip(MAX_NUMBERS // est.schema_.features, *MAX_ROWS_RANGE))
     rng = np.random.default_rng(random_state)
     origins = est.row_origin(X)
+    memorization = measure_memorization(est, X, context, origins, random_state)
     test, train = _split_rows(origins, max_rows, rng)
     used = np.append(test, train)  # test rows come first, here and in all that is derived from it
     X, context = take_rows(X, used), take_rows(context, used)
@@ -217,10 +232,11 @@ def measure(
         paired=select_dependent(columns, MAX_PAIRED_COLUMNS),
         pits=_transform_columns(est, columns, take_rows(X, judged), take_rows(context, judged), random_state),
         correlations=compare_correlations(columns[:MAX_CORRELATED_COLUMNS]),
-        anomalies=find_anomalies(est, log_density, used, real, columns),
+        anomalies=find_anomalies(est, log_density, used, real, columns, context),
         two_sample=two_sample,
         has_enough_test_rows=has_enough_test_rows,
         warnings=_collect_warnings(est),
+        memorization=memorization,
         inverse_residual=float(est.inverse_residual(take_rows(X, inverted), context=take_rows(context, inverted))),
         n_inverted=len(inverted),
     )

@@ -34,6 +34,7 @@ header { padding-top: 36px; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 6px; letter-spacing: -0.02em; }
 h2 { font-size: 1.2rem; margin: 0 0 4px; letter-spacing: -0.01em; }
 p { margin: 0 0 12px; }
+a { color: var(--real); }
 .lead, figcaption, .note { color: var(--soft); }
 .note { font-size: 0.875rem; max-width: 84ch; margin: 12px 0 0; }
 .card {

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from elflow.report._format import format_count, format_error, format_number, to_printable
+from elflow.report._format import MINUS, format_count, format_error, format_number, to_printable
 from elflow.report._pit import Pit
 from elflow.report.findings import Findings
 
@@ -57,7 +57,9 @@ class Verdict:
 
 
 def judge(found: Findings) -> tuple[Verdict, ...]:
-    """Rate the log-likelihood, the gain over baselines, the worst column and pair, calibration, samples, the inverse.
+    """Rate log-likelihood, gain over baselines, the worst column and pair, calibration, samples, memorization, inverse.
+
+    Memorization is rated only if the table has training rows and others.
 
     Example:
         >>> import numpy
@@ -77,6 +79,7 @@ def judge(found: Findings) -> tuple[Verdict, ...]:
         _judge_correlations(found),
         _judge_calibration(found),
         _judge_samples(found),
+        *_judge_memorization(found),
         _judge_inverse(found),
     )
 
@@ -259,6 +262,22 @@ def _judge_samples(found: Findings) -> Verdict:
         "poor": f"A classifier distinguishes sampled rows from real rows{by}.",
     }[level]
     return Verdict(title, value, unit, level, reading + _describe_training_rows(found))
+
+
+def _judge_memorization(found: Findings) -> tuple[Verdict, ...]:
+    """Rate the share of memorized samples; nothing if the table has few training rows, or few others."""
+    result = found.memorization
+    if result is None:
+        return ()
+    level: Level = {"none": "good", "slight": "fair", "strong": "poor", "unknown": ""}[result.verdict]  # type: ignore[assignment]
+    reading = {
+        "none": "Samples are no closer to training rows than chance explains.",
+        "slight": "Some samples are closer to training rows than chance explains.",
+        "strong": "Samples are closer to training rows than chance explains: the model memorizes.",
+        "unknown": f"Only {format_count(result.n_holdout, 'held-out row')}: too few for a conclusion.",
+    }[result.verdict]
+    value = f"{100 * result.memorized:.1f}% ± {100 * result.memorized_error:.1f}%".replace("-", MINUS)
+    return (Verdict("Memorization", value, "share of samples, estimated", level, reading),)
 
 
 def _judge_inverse(found: Findings) -> Verdict:

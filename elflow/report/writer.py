@@ -20,6 +20,7 @@ def write(
     context: ContextTable | None = None,
     max_rows: int | None = None,
     random_state: int = 0,
+    explore: str | None = None,
 ) -> Findings:
     """Write an HTML page about the quality of a fitted density, and return the numbers on it.
 
@@ -36,6 +37,7 @@ def write(
         context: The context of each row, if the model has one.
         max_rows: Maximum number of rows to use, chosen at random. By default as many as take about half a minute.
         random_state: Seed of all random choices.
+        explore: Address of a running `elflow explore` or `elflow serve`, to link to.
 
     Example:
         >>> import numpy, tempfile
@@ -49,11 +51,13 @@ def write(
         >>> found.n_test
         10
     """
+    if explore is not None and not explore.startswith(("http://", "https://")):
+        raise ValueError(f"explore must begin with http:// or https://, got {explore!r}")
     path = Path(path)
     if not path.parent.is_dir():  # also checked by `replacing`, but only after the work
         raise FileNotFoundError(f"path must be in an existing folder, got {path}")
     found = measure(est, X, context, max_rows, random_state)
-    content = render_page(found, random_state)
+    content = render_page(found, random_state, explore)
     with replacing(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
     return found
