@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 MAX_LOG = 12.0
+LINEAR_BLOCK = 8
+"""Number of outputs of a block of a linear layer: `linear_block` in `csrc/kernels.h`."""
 HOSTILE = [0.0, -0.0, 1e-30, -1e-30, 1e30, -1e30, np.nan, np.inf]
 """Values that take the place of some weights."""
 
@@ -93,6 +95,69 @@ class Networks:
         return [*weights, grad]
 
 
+def make_mixture(native: Any, features: int, context: int, units: int, rng: Any, is_hostile: bool) -> Any:
+    """A Gaussian, and a flow of two layers with a hidden layer each: see `elflow/flows/compiled.py`."""
+
+    def draw_positive(*shape: int) -> np.ndarray:
+        return np.exp(draw(*shape).clip(-700, 700))
+
+    def draw(*shape: int) -> np.ndarray:
+        values = rng.normal(size=shape)
+        if is_hostile and values.size:
+            values.flat[rng.integers(values.size)] = rng.choice(HOSTILE)
+        return values
+
+    mixture = native.Mixture(features, context)
+    mixture.add_member(-1.5)
+    order = rng.permutation(features).astype(np.int32)
+    lower = np.tril(draw(features, features), -1)
+    mixture.add_triangular(order, draw(features), lower, draw_positive(features), draw(features, context))
+    mixture.add_member(-0.5)
+    size, hidden = units + 3 * ((units + 1) // 2) + 2, 2 * LINEAR_BLOCK
+    for _ in range(2):
+        mixture.add_affine(draw(features), draw_positive(features))
+        first = 0 if context else 1  # without a context, the first column has a network of its own
+        index = np.arange(features, dtype=np.int32) - first
+        mixture.add_networks(units, size, 0.9, MAX_LOG, 2.0, index)
+        if first:
+            mixture.add_shared(1.2, draw_positive(units), draw(units), 0.1 * draw(units), 0.3)
+        n_networks = features - first
+        if not n_networks:
+            continue
+        for inputs, outputs, relu in ((features + context, hidden, True), (hidden, n_networks * size, False)):
+            n_blocks = -(-outputs // LINEAR_BLOCK)
+            starts = np.arange(n_blocks + 1, dtype=np.int64) * inputs
+            seen = np.tile(np.arange(inputs, dtype=np.int32), n_blocks)
+            weights = 0.1 * draw(n_blocks * inputs, LINEAR_BLOCK)
+            mixture.add_linear(inputs, True, starts, seen, weights, draw(n_blocks * LINEAR_BLOCK), relu)
+    mixture.finish()
+    return mixture
+
+
+def score(mixture: Any, x: np.ndarray, context: np.ndarray, threads: int) -> np.ndarray:
+    """Log-densities, where NaN marks rows that the kernel leaves to its caller."""
+    result = np.zeros(len(x))
+    mixture.score(len(x), x.ctypes.data, context.ctypes.data if context.size else 0, 1, result.ctypes.data, threads)
+    return result
+
+
+def run_mixtures(native: Any, rng: Any) -> int:
+    """Score rows with mixtures of all sizes; return the number of cases."""
+    done = 0
+    cases = itertools.product([1, 2, 5, 17], [0, 3], [1, 2, 7, 16, 33], [1, 9, 300], [False, True])
+    for features, context, units, count, is_hostile in cases:
+        mixture = make_mixture(native, features, context, units, rng, is_hostile)
+        x, c = rng.normal(size=(count, features)), rng.normal(size=(count, context))
+        if is_hostile:
+            x.flat[rng.integers(x.size)] = rng.choice(HOSTILE)
+        alone, together = (score(mixture, x, c, threads) for threads in (1, 4))
+        assert alone.tobytes() == together.tobytes(), (features, context, units, count)
+        if not is_hostile and count == 300:
+            assert np.isfinite(alone).any(), (features, context, units)
+        done += 1
+    return done
+
+
 def main(path: str) -> None:
     """Compare threads with each other, and the inverse with its input."""
     native, rng, done = load_module(path), np.random.default_rng(0), 0
@@ -113,6 +178,7 @@ def main(path: str) -> None:
                 np.testing.assert_allclose(sweep, direct, rtol=1e-5)
                 np.testing.assert_allclose(alone[9], networks.x, rtol=0, atol=1e-3 if dtype is np.float32 else 1e-9)
             done += 1
+        done += run_mixtures(native, rng)
         print(f"{name}: {done} cases so far, threads of its {native.thread_pool()} pool", flush=True)
 
 

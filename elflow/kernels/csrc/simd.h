@@ -26,6 +26,7 @@ constexpr int lanes = ELFLOW_LANES;
 
 typedef double vec __attribute__((vector_size(8 * ELFLOW_LANES)));
 typedef std::int64_t ivec __attribute__((vector_size(8 * ELFLOW_LANES)));
+typedef std::uint64_t uvec __attribute__((vector_size(8 * ELFLOW_LANES)));
 
 static inline vec load(const double* p) {
   vec v;
@@ -117,15 +118,16 @@ static inline vec exp(vec x) {
   constexpr double factorials[] = {479001600, 39916800, 3628800, 362880, 40320, 5040, 720, 120, 24, 6, 2, 1, 1};
 #pragma GCC unroll 13
   for (const double factorial : factorials) p = p * r + 1 / factorial;
-  return p * (vec)(((ivec)shifted << 52) + (ivec)splat(1.0));
+  return p * (vec)(((uvec)shifted << 52) + (uvec)splat(1.0));
 }
 
 // The logarithm of positive normal numbers, with an absolute error of a few units of 1e-16 for results near 0:
 // that of the power of two, and 2 artanh((m - 1) / (m + 1)) of the rest m, which is within a factor of sqrt(2) of 1.
 static inline vec log(vec x) {
-  constexpr std::int64_t root_half = 0x3fe6a09e667f3bcd;
-  const ivec bits = (ivec)x, power = (bits - root_half) >> 52;
-  const vec m = (vec)(bits - (power << 52)), r = (m - 1.0) / (m + 1.0), square = r * r;
+  constexpr std::uint64_t root_half = 0x3fe6a09e667f3bcd;
+  const uvec bits = (uvec)x;  // without a sign, because numbers that are not positive must not overflow
+  const ivec power = (ivec)(bits - root_half) >> 52;
+  const vec m = (vec)(bits - ((uvec)power << 52)), r = (m - 1.0) / (m + 1.0), square = r * r;
   vec p = splat(1.0 / 23);
 #pragma GCC unroll 11
   for (int n = 21; n > 0; n -= 2) p = p * square + 1.0 / n;
