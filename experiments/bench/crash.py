@@ -24,7 +24,7 @@ from experiments.framework.experiment import Experiment, Job, Plan, Record, Repo
 
 __all__ = ["EXPERIMENT"]
 
-N_KILLS, N_ROWS, STEPS = 20, 2_000, 1_000
+N_KILLS, N_ROWS, STEPS = 30, 2_000, 1_000
 
 
 @dataclass

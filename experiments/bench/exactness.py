@@ -1,18 +1,22 @@
-"""Exactness of the one-dimensional network over a million networks for each dtype.
+"""Exactness of the one-dimensional network over a million networks for each dtype and instruction set.
 
 Every kind of network in `elflow.testing.NETWORK_KINDS`, most of them hostile, with 1 to 1000 units: against direct
-evaluation in wider arithmetic, against dense search, and through the inverse and back at bounds up to 0.9999.
+evaluation in wider arithmetic, against dense search, and through the inverse and back at bounds up to 0.9999. All
+instruction sets that the machine has are compared; `bench gpu` does the same with Triton.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Generator
 
 from elflow import functional, testing
+from elflow.kernels import native
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
 
 __all__ = ["EXPERIMENT"]
@@ -25,21 +29,49 @@ PROMISED = {
 """Maximum errors that the documentation promises."""
 SHARES = {1: 0.1, 2: 0.1, 3: 0.1, 5: 0.1, 8: 0.15, 16: 0.2, 33: 0.15, 64: 0.08, 128: 0.019, 1000: 0.001}
 """Fraction of the networks by number of units: many small ones, a few large ones."""
+PLAIN = "plain torch"
+"""Name for machines without the native kernel."""
 BOUNDS = (0.5, 0.99, 0.9999)
 DISTANCES = (1e-3, 1.0, 1e3, 1e8)
 
 
 def jobs(plan: Plan) -> list[Job]:
-    count = plan.scaled(N_NETWORKS)
+    shared = {"networks": plan.scaled(N_NETWORKS), "seed": plan.seed}
     return [
-        Job(f"{dtype}-{kind}", {"dtype": dtype, "kind": kind, "networks": count, "seed": plan.seed})
+        Job(f"{isa}-{dtype}-{kind}", {"instruction_set": isa, "dtype": dtype, "kind": kind} | shared)
+        for isa in _instruction_sets()
         for dtype in PROMISED
         for kind in testing.NETWORK_KINDS
     ]
 
 
+def _instruction_sets() -> list[str]:
+    """Instruction sets of the native kernel on this machine."""
+    return native.extension.instruction_sets() if native.extension else [PLAIN]
+
+
+@contextmanager
+def _computing_with(instruction_set: str) -> Iterator[None]:
+    if instruction_set == PLAIN:
+        yield
+        return
+    extension = native.extension
+    assert extension is not None
+    before = extension.instruction_set()
+    extension.choose_instruction_set(instruction_set)
+    try:
+        yield
+    finally:
+        extension.choose_instruction_set(before)
+
+
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
     """The largest errors over the networks of one kind."""
+    with _computing_with(settings["instruction_set"]):
+        return _measure(settings)
+
+
+def _measure(settings: Record) -> Record:
     generator = Generator().manual_seed(settings["seed"])
     dtype = getattr(torch, settings["dtype"])
     errors, total = dict.fromkeys(PROMISED[settings["dtype"]], -math.inf), 0
@@ -48,7 +80,8 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         total += count
         for check, error in _largest_errors(settings["kind"], units, count, dtype, generator).items():
             errors[check] = max(errors[check], error)
-    return {"dtype": settings["dtype"], "kind": settings["kind"], "networks": total, "errors": errors}
+    names = ("instruction_set", "dtype", "kind")
+    return {name: settings[name] for name in names} | {"networks": total, "errors": errors}
 
 
 def _largest_errors(kind: str, units: int, count: int, dtype: torch.dtype, generator: Generator) -> dict[str, float]:
@@ -77,11 +110,16 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     tables, failures = [], []
     for dtype, promised in PROMISED.items():
         some = [record for record in records.values() if record["dtype"] == dtype]
-        rows = [[r["kind"], f"{r['networks']:,}", *(f"{r['errors'][check]:.1e}" for check in promised)] for r in some]
+        rows = [
+            [isa, f"{sum(r['networks'] for r in own):,}", *(f"{_largest(own, check):.1e}" for check in promised)]
+            for isa in dict.fromkeys(r["instruction_set"] for r in some)
+            for own in [[r for r in some if r["instruction_set"] == isa]]
+        ]
         rows.append(["promised", "", *(f"{limit:.0e}" for limit in promised.values())])
-        tables.append(Table(f"Largest errors, {dtype}", ["kind of network", "networks", *promised], rows))
+        tables.append(Table(f"Largest errors, {dtype}", ["instruction set", "networks", *promised], rows))
         failures += [
-            f"{dtype} {r['kind']}: {check} has an error of {r['errors'][check]:.1e}, promised is {limit:.0e}"
+            f"{r['instruction_set']} {dtype} {r['kind']}: {check} has an error of {r['errors'][check]:.1e}, "
+            f"promised is {limit:.0e}"
             for r in some
             for check, limit in promised.items()
             if r["errors"][check] > limit
@@ -93,6 +131,10 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         "the largest of 1, abs(y) and abs(x)."
     )
     return Report(text, tables, failures=failures)
+
+
+def _largest(records: list[Record], check: str) -> float:
+    return max(record["errors"][check] for record in records)
 
 
 EXPERIMENT = Experiment("exactness", "Exactness of the one-dimensional network", jobs, work, report)

@@ -45,6 +45,8 @@ def jobs(plan: Plan) -> list[Job]:
     files = [name for name in NUMERIC_SETS if find_table(plan, name) is not None]
     sets = plan.options.get("sets", [*SMALL_TABLES, *files])
     same = {"seed": plan.seed, "effort": plan.effort}
+    if "dequantization" in plan.options:
+        same["dequantization"] = plan.options["dequantization"][0]
     return [
         Job(f"{name}-{model}", {"set": name, "model": model, "stamp": plan.stamp(FILES.get(name, name)), **same})
         for name in sets
@@ -69,7 +71,10 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     table, model = _load(plan, settings), settings["model"]
     if model in FLOWS:
         steps = None if settings["effort"] >= 1 else max(2, round(STEPS_OF_LITTLE_EFFORT * settings["effort"]))
-        record, log_density = score_flow(model, table.training, table.test, settings["seed"], max_steps=steps)
+        noise = settings.get("dequantization", "uniform")
+        record, log_density = score_flow(
+            model, table.training, table.test, settings["seed"], max_steps=steps, dequantization=noise
+        )
     else:
         record, log_density = score_baseline(model, table.training, table.test, settings["seed"])
     with replacing(folder / SCORES) as temporary, temporary.open("wb") as file:
@@ -178,6 +183,7 @@ EXPERIMENT = Experiment(
     report,
     options={
         "models": Option(parse_choices(MODELS), f"models (default: {','.join(MODELS)})"),
+        "dequantization": Option(parse_choices(["uniform", "gaussian"]), "noise of the flows (default: uniform)"),
         "sets": Option(parse_choices([*SMALL_TABLES, *NUMERIC_SETS]), "tables (default: all)"),
     },
 )

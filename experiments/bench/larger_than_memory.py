@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 
 import elflow
 from elflow.serialization import read_training
-from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
+from experiments.framework.experiment import Experiment, Job, Option, Plan, Record, Report, Table
 from experiments.framework.measure import peak_memory
+from experiments.framework.options import parse_count
 
 __all__ = ["EXPERIMENT"]
 
@@ -37,6 +38,8 @@ TARGET_ROWS, MAX_MEMORY = 100_000_000, 1.5
 
 def jobs(plan: Plan) -> list[Job]:
     sizes = [N_SMALL_ROWS, *(max(2 * N_SMALL_ROWS, plan.scaled(rows)) for rows in N_ROWS)]
+    if "rows" in plan.options:
+        sizes = [plan.options["rows"]]
     shared = {"steps": plan.scaled(STEPS), "threads": N_THREADS, "seed": plan.seed}
     return [Job(f"{rows}-rows", shared | {"rows": rows}) for rows in sizes]
 
@@ -179,4 +182,12 @@ def _is_incomplete(record: Record) -> bool:
     return bool(record["n_rows_fitted"] != record["rows"])
 
 
-EXPERIMENT = Experiment("larger-than-memory", "Tables larger than memory", jobs, work, report, exclusive=True)
+EXPERIMENT = Experiment(
+    "larger-than-memory",
+    "Tables larger than memory",
+    jobs,
+    work,
+    report,
+    options={"rows": Option(parse_count, "one number of rows instead of several")},
+    exclusive=True,
+)

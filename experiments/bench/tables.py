@@ -81,10 +81,13 @@ def score_flow(
     seed: int,
     time_limit: float | None = None,
     max_steps: int | None = None,
+    dequantization: str = "uniform",
 ) -> tuple[Record, np.ndarray]:
     """A flow with default settings: costs of its fit, and log-densities of the test rows, `(N,)`."""
     start = time.perf_counter()
-    est = FlowDensity(flow=model, random_state=seed, time_limit=time_limit, max_steps=max_steps).fit(training)
+    est = FlowDensity(
+        model, random_state=seed, time_limit=time_limit, max_steps=max_steps, dequantization=dequantization
+    ).fit(training)
     fit_seconds = time.perf_counter() - start
     training_of = {"stopped": est.training_.stopped, "steps": est.training_.steps, "members": est.members_}
     return {"fit_seconds": fit_seconds, "parameters": est.n_parameters_, **training_of}, est.score_samples(test)

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
@@ -31,6 +32,14 @@ MAX_WAIT = 30.0
 """Seconds of processor time after which a command hangs; on a busy machine, they take longer."""
 MAX_PATIENCE = 20.0
 """Ratio of the time after which a command hangs in any case, waiting for something, to `MAX_WAIT`."""
+OUTPUTS = {
+    "fit": "model.elf",
+    "score": "scores.csv",
+    "sample": "new.parquet",
+    "report": "report.html",
+    "impute": "full.csv",
+}
+"""Output of each command that is killed, or whose disk is full."""
 FIT = ["--max-steps", "120", "--threads", "1", "--quiet", "--resume"]
 
 
@@ -41,13 +50,16 @@ def make_command(name: str, folder: Path, victims: Victims, output: Path | None 
         victims.table.to_csv(data, index=False)
     if name != "fit" and not model.exists():
         shutil.copy(victims.models[0].path, model)
-    outputs = {"fit": "model.elf", "score": "scores.csv", "sample": "new.parquet", "report": "report.html"}
-    target = output or folder / outputs[name]
+    holes = folder / "holes.csv"
+    if name == "impute" and not holes.exists():
+        victims.table.mask(np.random.default_rng(0).random(victims.table.shape) < 0.1).to_csv(holes, index=False)
+    target = output or folder / OUTPUTS[name]
     arguments = {
         "fit": ["fit", str(data), *FIT],
         "score": ["score", str(model), str(data), "--anomaly"],
         "sample": ["sample", str(model), "-n", "3000"],
         "report": ["report", str(model), str(data)],
+        "impute": ["impute", str(model), str(holes)],
     }
     return [*arguments[name], "-o", str(target)], target
 
@@ -130,7 +142,7 @@ def _measure(name: str, models: str) -> tuple[float, bytes]:
 
 def kill_command(rng: random.Random, victims: Victims) -> Case:
     """A command that gets a signal at a random moment, and then runs once more to its end."""
-    name, number = rng.choice(["fit", "fit", "fit", "score", "sample", "report"]), rng.choice(SIGNALS)
+    name, number = rng.choice(["fit", "fit", *OUTPUTS]), rng.choice(SIGNALS)
     seconds, expected = _measure(name, str(victims.models[0].path.parent))
     moment = rng.uniform(0, 1.1 * seconds)
     fault = f"{name} {number.name} after {moment / seconds:.0%}"
@@ -182,7 +194,7 @@ def _is_same(name: str, output: Path, expected: bytes) -> bool:
 
 def fill_disk(rng: random.Random, victims: Victims) -> Case:
     """A command whose output does not fit on the disk, or barely."""
-    name = rng.choice(["fit", "score", "sample", "report"])
+    name = rng.choice(list(OUTPUTS))
     with TemporaryDirectory() as parent:
         folder, log = Path(parent, "files"), Path(parent, "log")
         folder.mkdir()

@@ -10,6 +10,7 @@ import torch
 
 import elflow
 from elflow import functional, testing
+from elflow.datasets import example
 from experiments import GROUPS, Plan, load, run
 from experiments.bench import (
     crash,
@@ -97,7 +98,7 @@ def test_jobs_have_unique_keys_and_follow_from_the_plan(data):
 
 def test_timings_are_exclusive():
     timings = {"kernels", "flows", "digits", "crash", "race", "horizon", "scale", "image-sampling", "image-speed"}
-    timings |= {"larger-than-memory"}
+    timings |= {"larger-than-memory", "serve", "versions"}
     assert {name for name in GROUPS["bench"].members if load("bench", name).exclusive} == timings
 
 
@@ -192,10 +193,21 @@ def test_exactness(tmp_path, monkeypatch):
     assert report.text.startswith("No error is larger than promised")
     assert not report.failures
     monkeypatch.setitem(exactness.PROMISED, "float32", {"lipschitz": 0.0, "dense search": 1.0, "inverse": 1.0})
-    records = {"float32-ordinary": {"dtype": "float32", "kind": "ordinary", "networks": 1}}
-    records["float32-ordinary"]["errors"] = {"lipschitz": 1e-3, "dense search": 0.0, "inverse": 0.0}
+    record = {"instruction_set": "avx2", "dtype": "float32", "kind": "ordinary", "networks": 1}
+    records = {"bad": record | {"errors": {"lipschitz": 1e-3, "dense search": 0.0, "inverse": 0.0}}}
     report = load("bench", "exactness").report(Plan(), records, tmp_path)
-    assert report.failures == ["float32 ordinary: lipschitz has an error of 1.0e-03, promised is 0e+00"]
+    assert report.failures == ["avx2 float32 ordinary: lipschitz has an error of 1.0e-03, promised is 0e+00"]
+
+
+@pytest.mark.slow
+def test_versions(tmp_path):
+    report = run_bench("versions", tmp_path, effort=0.02)
+    (table,) = report.tables
+    assert "training step of ELF" in [row[0] for row in table.rows]
+    ratios = {"elf": [1.0, 1.01, 1.02], "slow": [1.0, 1.5, 1.6]}
+    records = {"operations": {"ratios": ratios, "microseconds": dict.fromkeys(ratios, 10.0)}}
+    failures = load("bench", "versions").report(Plan(), records, tmp_path).failures
+    assert failures == ["slow: takes 1.500 times as long as the other version"]
 
 
 @pytest.fixture
@@ -358,13 +370,11 @@ def test_scale(tmp_path, monkeypatch):
     monkeypatch.setattr(scale, "GROUP_ROWS", 400)
     monkeypatch.setattr(scale, "N_COMPARED_ROWS", {"floats": 8, "mixed": 8})
     monkeypatch.setattr(scale, "time_calls", partial(scale.time_calls, least=2))
+    monkeypatch.setattr(scale, "N_ROWS", {"mixed": 9_000_000})
     report = run_bench("scale", tmp_path, effort=0.0001)
-    assert [row[:2] for row in report.tables[0].rows] == [
-        ["six columns of floats", "1,000"],
-        ["eight columns of every kind", "20"],
-    ]
-    settings = {"table": "mixed", "seed": 0, "threads": 1, "steps": 1, "rows": 900, "training_rows": 500}
-    record = scale.EXPERIMENT.work(Plan(), settings, None)
+    assert [row[:2] for row in report.tables[0].rows] == [["eight columns of every kind", "900"]]
+    (path,) = (tmp_path / "out" / "scale" / "jobs").glob("*/record.json")
+    record = json.loads(path.read_text())["record"]
     assert record["largest_difference"] == 0
     assert record["kernel_difference"] < 1e-9
     assert record["scored_rows"] == 900
@@ -374,6 +384,7 @@ def test_scale(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_larger_than_memory(tmp_path, monkeypatch):
+    assert [job.settings["rows"] for job in larger_than_memory.jobs(Plan(options={"rows": 7000}))] == [7000]
     monkeypatch.setattr(larger_than_memory, "FILE_ROWS", 300)
     record = larger_than_memory.EXPERIMENT.work(Plan(), {"seed": 0, "threads": 1, "steps": 2, "rows": 1000}, tmp_path)
     assert record["n_rows_fitted"] == 1000
@@ -442,3 +453,18 @@ def test_image_speed(tmp_path, monkeypatch):
     monkeypatch.setattr(image_speed, "UNITS", 4)
     report = run_bench("image-speed", tmp_path)
     assert report.tables[0].rows[0][0] == "ELF, one"
+
+
+@pytest.mark.slow
+def test_serve(tmp_path):
+    """A short siege: a killed worker is replaced, and every good request has the answer of Python."""
+    table = example.cells()
+    density = elflow.FlowDensity(flow_options=TINY, members=["cholesky", "gaussian"], max_steps=2, random_state=0)
+    density.fit(table).save(tmp_path / "cells.elf")
+    report = run_bench("serve", tmp_path, model=str(tmp_path / "cells.elf"), seconds="0.3", siege="6")
+    load_table, siege_table = report.tables
+    assert [row[-1] for row in load_table.rows] == ["0"] * 6
+    outcomes = {row[0]: int(row[1].replace(",", "")) for row in siege_table.rows}
+    assert outcomes["good: right"] > 0
+    assert set(outcomes) <= {"good: right", "good: lost", "bad: refused", "hostile: refused"}
+    assert not [failure for failure in report.failures if "goal" not in failure and "memory" not in failure]

@@ -22,6 +22,16 @@ def test_known_conditionals_agree_with_selected_samples(name, known):
     assert (np.abs(selected.mean() - mean) < error).all()
 
 
+def test_known_conditionals_given_a_range_and_a_set_agree_with_selected_samples():
+    truth = conditions.make_truth("network")
+    frame = truth.sample(100_000, np.random.default_rng(0))
+    selected = frame[frame["k"].isin(["x", "z"]) & frame["b"].between(0.0, 0.8)]["a"]
+    exact = truth.condition({"k": ["x", "z"]})
+    values = np.array([-1.0, 0.0, 1.5])
+    found = exact.cdf(0, values, (1, 0.0, 0.8))
+    assert np.abs(found - [(selected <= value).mean() for value in values]).max() < 0.02
+
+
 def test_measures_of_imputation():
     rng = np.random.default_rng(0)
     truth = pd.DataFrame({"x": rng.normal(size=2000), "kind": rng.choice(["a", "b"], 2000)})
