@@ -62,11 +62,6 @@ def generator() -> Generator:
     return Generator().manual_seed(0)
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
     """Write text, bytes, or a table as CSV, to a file."""
