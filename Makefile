@@ -13,7 +13,7 @@ demo: .venv/.demo
 	$(BIN)/elflow score demo/model.elf demo/cells.csv -o demo/scores.parquet --anomaly
 	$(BIN)/elflow sample demo/model.elf -n 1000 -o demo/new.csv --seed 0
 	$(BIN)/elflow report demo/model.elf demo/cells.csv -o demo/report.html
-	@echo "Open demo/report.html in a browser."
+	@echo "Open demo/report.html in a browser. Explore the model with: $(BIN)/elflow explore demo/model.elf"
 
 demo-images: .venv/.experiments
 	@mkdir -p demo
@@ -60,7 +60,7 @@ clean:
 # One stamp per set of extras: .venv/.test holds while nothing that is installed or compiled has changed.
 .venv/.%: $(SOURCES) | .venv/.made
 	@echo "Installing elflow and what '$*' needs into .venv: a minute or two the first time, most of it for PyTorch."
-	$(BIN)/pip install --constraint constraints.txt --editable ".$(if $(filter demo,$*),,[$*])"
+	$(BIN)/pip install --constraint constraints.txt --editable ".[$(patsubst demo,serve,$*)]"
 	@touch $@
 
 .venv/.made:
