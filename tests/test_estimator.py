@@ -187,8 +187,9 @@ def test_pit_values_are_uniform(fitted):
     assert pit.equals(fitted.pit_values(frame, ["b", "k"], random_state=0))
     for name in pit:
         assert kstest(pit[name], "uniform").pvalue > 1e-3
-    # for a continuous column, `conditional_cdf` differs only in the points of the other columns' cells
-    assert np.abs(pit["b"] - fitted.conditional_cdf(frame, "b")).mean() < 0.1
+    # `pit_values` is given points of the other columns' cells, which follow b, and `conditional_cdf` the cells: the two
+    # are not the same number, but both increase with b
+    assert np.corrcoef(pit["b"], fitted.conditional_cdf(frame, "b"))[0, 1] > 0.8
 
 
 def test_pit_values_of_missing_values_are_missing():

