@@ -72,6 +72,33 @@ def test_values_come_back_with_their_types():
     pd.testing.assert_frame_equal(schema.decode(place(schema, schema.encode(frame))), frame)
 
 
+@pytest.mark.parametrize("missing", ["error", "model"])
+def test_a_row_is_encoded_alone_as_in_a_large_table(missing):
+    """Bit by bit, though categories of few rows are looked up in another way, and numbers of one row have no stride."""
+    frame = mixed()
+    frame["rain"] = np.where(np.arange(600) % 3 == 0, 0.0, frame["positive"])
+    frame = frame if missing == "model" else frame.drop(columns=["nullable", "float"]).fillna({"text": "a"})
+    schema = Schema.fit(frame, missing=missing)
+    assert any(column.atoms for column in schema.columns)
+    large = pd.concat([frame] * 3, ignore_index=True)  # more than MAX_LOOKED_UP rows
+    large["text"] = large["text"].where(large.index % 5 > 0, "never seen before")
+    whole, context = schema.encode(large), schema.encode_context(large)
+    for i in (0, 1, 30, 55, 600, 605, 1_799):
+        row = large.iloc[i : i + 1]
+        for part, of_row in zip(whole, schema.encode(row), strict=True):
+            np.testing.assert_array_equal(of_row[0], part[i], strict=True)
+        np.testing.assert_array_equal(schema.encode_context(row)[0], context[i], strict=True)
+
+
+def test_equal_levels_of_different_types_are_not_mixed_up():
+    """1 and True have one hash, so that a dictionary would hold one of them only: pandas says so as before."""
+    mixed_levels = Column.fit(pd.Series(pd.Categorical([1, 2, 2]), name="c"))
+    assert mixed_levels.to_integers(pd.Series([2, 1, 3])).tolist() == [1, 0, 2]
+    twice = Column.from_dict(mixed_levels.to_dict() | {"levels": [1, True]})
+    with pytest.raises(pd.errors.InvalidIndexError, match="uniquely valued"):
+        twice.to_integers(pd.Series([1]))
+
+
 def test_polars_and_arrow_come_back():
     frame = mixed().drop(columns="zone")
     for table in (pl.from_pandas(frame), pa.Table.from_pandas(frame, preserve_index=False)):

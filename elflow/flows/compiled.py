@@ -105,17 +105,17 @@ def compile_density(flow: nn.Module) -> CompiledDensity | None:
         >>> torch.allclose(compile_density(flow).log_prob(x), flow().log_prob(x))
         True
     """
-    weights: Weights = [(w, w._version, w.data_ptr()) for w in _iter_weights(flow)]
-    expected = torch.double, torch.device("cpu")
-    if flow.training or any(w.is_floating_point() and (w.dtype, w.device) != expected for w, _, _ in weights):
+    if flow.training or select(torch.double, torch.device("cpu"), FELU) is not native.BACKEND:
         return None
-    if select(torch.double, torch.device("cpu"), FELU) is not native.BACKEND:
-        return None
+    weights: Weights = [(w, w._version, w.data_ptr()) for w in _list_weights(flow)]
     stored, program = _programs.get(flow, ([], None))
     is_same = len(stored) == len(weights) and all(
-        a[0] is b[0] and a[1:] == b[1:] for a, b in zip(stored, weights, strict=True)
+        a[0] is b[0] and a[1] == b[1] and a[2] == b[2] for a, b in zip(stored, weights, strict=True)
     )
     if not is_same:
+        expected = torch.double, torch.device("cpu")
+        if any(w.is_floating_point() and (w.dtype, w.device) != expected for w, _, _ in weights):
+            return None
         try:
             with torch.no_grad():
                 program = _compile(flow)
@@ -125,14 +125,14 @@ def compile_density(flow: nn.Module) -> CompiledDensity | None:
     return None if program is None else CompiledDensity(flow, *program)
 
 
-def _iter_weights(module: nn.Module) -> Iterator[Tensor]:
+def _list_weights(module: nn.Module) -> list[Tensor]:
     """All parameters and buffers; `Module.parameters` takes milliseconds for a mixture, since it also makes names."""
-    for tensor in (*module._parameters.values(), *module._buffers.values()):
-        if tensor is not None:
-            yield tensor
-    for child in module._modules.values():
-        if child is not None:
-            yield from _iter_weights(child)
+    found: list[Tensor | None] = []
+    modules = [module]
+    for parent in modules:  # which grows in the loop
+        found += [*parent._parameters.values(), *parent._buffers.values()]
+        modules += [child for child in parent._modules.values() if child is not None]
+    return [tensor for tensor in found if tensor is not None]
 
 
 class _UnsupportedError(Exception):

@@ -47,20 +47,30 @@ class Answer:
     """A table, as JSON or as Arrow.
 
     Arguments:
-        frame: The table.
+        table: The table, or its columns by name, since a table of pandas takes longer than to score a row.
         key: Key of its rows in JSON; None if JSON has its columns instead.
         warnings: Warnings of the density about these rows.
     """
 
-    frame: pd.DataFrame
+    table: pd.DataFrame | dict[str, np.ndarray]
     key: str | None = None
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The table."""
+        return pd.DataFrame(self.table)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of the table."""
+        return len(next(iter(self.table.values()))) if isinstance(self.table, dict) else len(self.table)
 
     def to_json(self) -> dict[str, Any]:
         """Content for JSON."""
         content: dict[str, Any]
         if self.key is None:
-            content = {str(name): self.frame[name].tolist() for name in self.frame}
+            content = {str(name): values.tolist() for name, values in self.table.items()}
         else:
             content = {self.key: to_rows(self.frame)}
         return content | ({"warnings": self.warnings} if self.warnings else {})
@@ -82,6 +92,10 @@ class Parts(NamedTuple):
 
     def iter_blocks(self, size: int, deadline: Deadline) -> Iterator[tuple[int, pd.DataFrame, pd.DataFrame | None]]:
         """Number of the first row, rows and context of each block."""
+        if len(self.rows) <= size:
+            deadline.check()
+            yield 0, self.rows, self.context
+            return
         for start in range(0, len(self.rows), size):
             deadline.check()
             part = slice(start, start + size)
@@ -105,7 +119,7 @@ def split_rows(model: ServedModel, frame: pd.DataFrame, partial: bool = False) -
     if absent := [name for name in needed if name not in frame]:
         raise Refusal(422, f"rows must have values of {absent[0]!r:.200}, got none")
     context = frame[[column.name for column in model.context_columns]] if model.context_columns else None
-    return Parts(frame.reindex(columns=names), context)
+    return Parts(frame if list(frame.columns) == names else frame.reindex(columns=names), context)
 
 
 def read_context(model: ServedModel, context: list[Any] | None, limits: Limits) -> pd.DataFrame | None:
@@ -158,7 +172,7 @@ def score_items(
         columns = {"log_density": part}
         if item.anomaly:
             columns["anomaly_score"] = model.density.percentiles(part)
-        answers.append(Answer(pd.DataFrame(columns), None, list(messages)))
+        answers.append(Answer(columns, None, list(messages)))
     return answers
 
 

@@ -106,8 +106,8 @@ class Service:
             raise Refusal(503, "not enough memory: send fewer rows, or try later") from None
         if isinstance(result, dict):
             return Response(dump_json(result), media_type=JSON_TYPE)
-        request.scope["elflow.rows"] = len(result.frame)
-        if len(result.frame) > BATCH_ROWS:
+        request.scope["elflow.rows"] = result.n_rows
+        if result.n_rows > BATCH_ROWS:
             return await asyncio.to_thread(_respond, result, accepted)
         return _respond(result, accepted)
 

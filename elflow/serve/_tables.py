@@ -52,12 +52,12 @@ def frame_from_json(
             unknown = next(name for name in row if name not in known)
             raise Refusal(422, f"{argument}[{number}] must have columns of {_list(known)}, got {unknown!r:.200}")
         present.update(row)
-    series = {
-        str(column.name): _to_series([row.get(column.name) for row in checked], column, argument)
+    arrays = {
+        str(column.name): _to_array([row.get(column.name) for row in checked], column, argument)
         for column in columns
         if column.name in present
     }
-    return pd.DataFrame(series, index=range(len(checked)))
+    return pd.DataFrame(arrays, index=pd.RangeIndex(len(checked)))
 
 
 def check_rows(rows: object, limits: Limits, argument: str) -> JsonRows:
@@ -71,10 +71,15 @@ def check_rows(rows: object, limits: Limits, argument: str) -> JsonRows:
     return rows
 
 
-def _to_series(values: list[Any], column: ColumnType, argument: str) -> pd.Series:
-    """Values of one column, in the dtype of the model's column."""
+def _to_array(values: list[Any], column: ColumnType, argument: str) -> Any:
+    """Values of one column, in the dtype of the model's column: an array of NumPy or of pandas."""
+    # Shortcuts for most tables.
     if column.dtype == "float64" and all(type(value) is float or _is_short(value) for value in values):
-        return pd.Series(np.array(values, np.float64), name=str(column.name))  # a shortcut for most tables
+        return np.array(values, np.float64)
+    if column.dtype == "int64" and all(map(_is_short, values)):
+        return np.array(values, np.int64)
+    if column.dtype == "bool" and all(type(value) is bool for value in values):
+        return np.array(values, bool)
     is_number = pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype)
     for number, value in enumerate(values):
         if not isinstance(value, SCALARS):
@@ -86,7 +91,7 @@ def _to_series(values: list[Any], column: ColumnType, argument: str) -> pd.Serie
         if isinstance(value, bool) and is_number:  # Arrow takes it for 0 or 1
             raise Refusal(422, f"{argument}[{number}][{column.name!r:.200}] must be a number, got {_describe(value)}")
     try:
-        return cast_column(pa.array(values), column)
+        return cast_column(pa.array(values), column).array
     except (pa.ArrowException, OverflowError):
         kinds = sorted({type(value).__name__ for value in values if value is not None})
         raise Refusal(

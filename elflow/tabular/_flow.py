@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -150,7 +150,7 @@ def encode_rows(
     would depend on the other rows of its batch and on the number of threads, by the rounding of matrix products.
     """
     w = None if weight is None else torch.from_numpy(weight)
-    return Rows(Cells(*(torch.from_numpy(part).double() for part in schema.encode(frame))), context, w)
+    return Rows(Cells(*map(torch.from_numpy, schema.encode(frame))), context, w)
 
 
 def encode_context(schema: Schema | None, context: pd.DataFrame | None) -> Tensor | None:
@@ -177,7 +177,8 @@ def score_rows(model: Dequantized, rows: Rows, n_draws: int) -> FloatArray:
     score = partial(_score_block, model) if compiled is None else partial(_score_compiled, model, compiled)
     blocks = []
     for start in range(0, len(rows), size := max(1, MAX_SCORED_ROWS // n_draws)):
-        bounds = score(rows.take(slice(start, start + size)), noise).cpu().double()
+        block = rows if len(rows) <= size else rows.take(slice(start, start + size))
+        bounds = score(block, noise).cpu().double()
         blocks.append(torch.logsumexp(bounds, 1) - np.log(n_draws) if n_cells else bounds)
     return torch.cat(blocks).numpy() if blocks else np.zeros(0)
 
@@ -203,7 +204,13 @@ def _score_compiled(model: Dequantized, compiled: CompiledDensity, rows: Rows, n
 def draw_quasi_random(count: int, dimensions: int) -> FloatArray:
     """Points of a Sobol sequence, `(count, dimensions)`, which fill the unit cube evenly."""
     power = max(0, count - 1).bit_length()
-    return np.asarray(qmc.Sobol(dimensions, rng=0).random_base2(power)[:count], np.float64)
+    return _draw_sobol(power, dimensions)[:count].copy()
+
+
+@lru_cache(maxsize=8)
+def _draw_sobol(power: int, dimensions: int) -> FloatArray:
+    """2^power points, stored: to set up the sequence takes longer than to score a row."""
+    return np.asarray(qmc.Sobol(dimensions, rng=0).random_base2(power), np.float64)
 
 
 def iter_samples(

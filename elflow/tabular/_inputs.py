@@ -93,6 +93,9 @@ class TableEstimator(BaseEstimator):
         """Rows and their context, `size` rows at a time; one empty block if there are no rows."""
         frame = self._as_frame(X)
         context_frame = self._as_context(context, len(frame))
+        if len(frame) <= size:
+            yield frame, context_frame
+            return
         for start in range(0, max(1, len(frame)), size):
             block = slice(start, start + size)
             yield frame.iloc[block], None if context_frame is None else context_frame.iloc[block]

@@ -12,6 +12,7 @@ import pandas as pd
 
 from elflow._checks import check_choice, warn_user
 from elflow.tabular._arrays import FloatArray, IntArray
+from elflow.tabular._values import Values
 from elflow.tabular._warps import robust_scale
 
 __all__ = ["COLUMN_KINDS", "Declaration", "Level"]
@@ -86,7 +87,7 @@ def resolve_kind(name: str, declared: Declaration | None, inferred: str) -> tupl
     return inferred, (low, high)
 
 
-def check_objects(name: str, values: pd.Series) -> None:
+def check_objects(name: str, values: Values) -> None:
     """Raise an error if a column holds Python objects that are no values, which pandas may not even compare.
 
     Example:
@@ -119,8 +120,10 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def convert_objects(name: str, present: pd.Series) -> pd.Series:
+def convert_objects(name: str, present: Values) -> Values:
     """Convert Python objects to a NumPy dtype (numbers, booleans, datetimes), and categoricals to objects."""
+    if not isinstance(present, pd.Series):
+        return present
     if isinstance(present.dtype, pd.CategoricalDtype):
         return present.astype(object)
     if present.dtype == np.longdouble and np.longdouble != np.float64:

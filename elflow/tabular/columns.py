@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 from elflow.tabular._kinds import COLUMN_KINDS, Declaration, Level
 from elflow.tabular._numbers import count_states, describe_states, locate_atoms, plan_numbers
 from elflow.tabular._steps import Steps
+from elflow.tabular._values import Values, as_values, find_missing, to_array
 from elflow.tabular._warps import Warp
 
 __all__ = ["COLUMN_KINDS", "Column"]
@@ -24,6 +26,8 @@ MAX_LEVELS_SHOWN = 4
 """Maximum number of categories in the description of a column."""
 MAX_TEXT_SHOWN = 60
 """Maximum number of characters of a column's name, and of its values, in the text of a column."""
+MAX_LOOKED_UP = 1_000
+"""Number of values up to which categories are looked up one by one: an index of pandas takes longer to build."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -202,8 +206,12 @@ class Column:
             return values
         return _times.parse_iso_datetimes(self.name, present, self._zone).reindex(values.index)
 
-    def encode(self, values: pd.Series) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def encode(self, values: Values, states: IntArray | None = None) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Cells of values, `(N,)`.
+
+        Arguments:
+            values: The values.
+            states: Their states, if they are known: see `encode_states`.
 
         Returns:
             The lower ends of the cells, their widths, and the logarithms to add to the log-density of z, `(N,)` each:
@@ -211,7 +219,8 @@ class Column:
             have the cell (0, 1).
         """
         low, width, offset = np.zeros(len(values)), np.ones(len(values)), np.zeros(len(values))
-        has_value = self.encode_states(values) == self.position
+        values = as_values(values)
+        has_value = (self.encode_states(values) if states is None else states) == self.position
         present = _kinds.convert_objects(self.name, values[has_value])
         if isinstance(self.map, Steps):
             low[has_value], width[has_value] = self.map.encode(self.to_integers(present))
@@ -234,16 +243,18 @@ class Column:
         assert isinstance(self.map, Warp)
         step = self.step or 1.0
         numbers = _grids.skip_atoms(integers, self._atom_integers).astype(np.float64)
-        low, high = self.map((numbers - 0.5) * step)[0], self.map((numbers + 0.5) * step)[0]
+        points = np.concatenate([(numbers - 0.5) * step, (numbers + 0.5) * step, numbers * step])
+        (low, high, _), (_, _, log_slope) = (part.reshape(3, -1) for part in self.map(points))
         # Far from the origin, the difference is mostly rounding; the slope is not.
-        by_slope = step * np.exp(np.minimum(self.map(numbers * step)[1], 600.0))
+        by_slope = step * np.exp(np.minimum(log_slope, 600.0))
         width = np.where(high - low > 1e-6 * np.abs(low), high - low, by_slope)
         return low, -np.maximum(width, 1e-300)
 
-    def encode_states(self, values: pd.Series) -> IntArray:
+    def encode_states(self, values: Values) -> IntArray:
         """State of each value, `(N,)`: its position in `shares`; 0 for all values if there is only one state."""
+        values = as_values(values)
         states = np.full(len(values), self.position)
-        is_missing = values.isna().to_numpy()
+        is_missing = find_missing(values)
         states[is_missing] = len(self.shares) - 1 if self.missing else -1
         if self.atoms:
             present = _kinds.convert_objects(self.name, values[~is_missing])
@@ -271,11 +282,12 @@ class Column:
         """Atoms as multiples of the step."""
         return np.round(np.array(self.atoms) / (self.step or 1.0)).astype(np.int64)
 
-    def encode_upper(self, values: pd.Series) -> FloatArray:
+    def encode_upper(self, values: Values) -> FloatArray:
         """Number z at the upper end of each value's cell, `(N,)`, none of which is missing; atoms have no cell.
 
         A column's value is at most this one if and only if it is an atom up to it, or its z is at most this number.
         """
+        values = as_values(values)
         if isinstance(self.map, Warp) and not self.dithered:
             x = self._to_floats(_kinds.convert_objects(self.name, values))
             return self.map(x)[0]
@@ -288,7 +300,7 @@ class Column:
         low, width, _ = self.encode(values)
         return np.asarray(ndtri(np.clip(low + width, 0, 1)))
 
-    def encode_midpoints(self, values: pd.Series) -> FloatArray:
+    def encode_midpoints(self, values: Values) -> FloatArray:
         """Number z in the middle of each value's cell, `(N,)`; 0 for a missing value and for an atom."""
         low, width, _ = self.encode(values)
         with np.errstate(invalid="ignore"):  # `low` is z unless there is a cell of (0, 1): its quantile is not used
@@ -350,40 +362,56 @@ class Column:
             return pd.Series(_grids.multiply_step(integers, self.step or 1.0))
         return pd.Series(integers * int(self.step or 1))
 
-    def to_integers(self, present: pd.Series) -> IntArray:
+    def to_integers(self, present: Values) -> IntArray:
         """Integers that represent the values of a discrete column, `(N,)`, none of which is missing.
 
         Categories become their positions in `levels`, and all unknown ones `len(levels)`; other values become
         multiples of `step`.
         """
         if self.levels is not None:
-            codes = pd.Index(list(self.levels), dtype=object).get_indexer(
-                pd.Index(present.astype(object), dtype=object)
-            )
-            return np.where(codes < 0, len(self.levels), codes).astype(np.int64)
+            return self._find_levels(present, self.levels)
         if self.kind == "datetime":
+            present = present if isinstance(present, pd.Series) else pd.Series(present)
             counts, _ = _times.datetimes_to_integers(self.name, present, self.unit, self.local, self._zone)
             return counts // int(self.step or 1)
         if pd.api.types.is_integer_dtype(present.dtype) and self.step == 1.0:
             if len(present) and int(present.max()) >= 2**62:
                 raise ValueError(f"column {self.name!r} must hold numbers below 2**62, got {present.max()}")
-            return present.to_numpy(np.int64)
-        x = self._to_floats(present) / (self.step or 1.0)
+            return to_array(present, np.int64)
+        whole = self._to_floats(present)
+        x = whole / (self.step or 1.0)
         if (np.abs(x) > 2.0**62).any():
             raise ValueError(f"column {self.name!r} must hold numbers below 2**62, got {np.abs(x).max():g}")
-        whole = self._to_floats(present)
         if self.kind == "integer" and (whole != np.floor(whole)).any():
             raise ValueError(f"column {self.name!r} must hold integers, got {whole[whole != np.floor(whole)][0]:g}")
         return np.round(x).astype(np.int64)
 
-    def _to_floats(self, present: pd.Series) -> FloatArray:
+    def _find_levels(self, present: Values, levels: tuple[Level, ...]) -> IntArray:
+        """Positions of categories in `levels`; `len(levels)` for unknown ones."""
+        if len(present) <= MAX_LOOKED_UP and len(self._positions) == len(levels):
+            positions = self._positions
+            return np.array([positions.get(value, len(levels)) for value in present.tolist()], np.int64)
+        codes = self._level_index.get_indexer(pd.Index(present.astype(object), dtype=object))
+        return np.where(codes < 0, len(levels), codes).astype(np.int64)
+
+    @cached_property
+    def _positions(self) -> dict[Level, int]:
+        """Position of each category in `levels`; fewer if some are equal, such as 1 and True."""
+        return {level: i for i, level in enumerate(self.levels or ())}
+
+    @cached_property
+    def _level_index(self) -> pd.Index:
+        """The categories as an index of pandas, which keeps its table of hashes."""
+        return pd.Index(list(self.levels or ()), dtype=object)
+
+    def _to_floats(self, present: Values) -> FloatArray:
         """Values of a numeric column, `(N,)`, none of which is missing."""
         try:
             if present.dtype.kind in "mM":  # NumPy would count their nanoseconds
                 raise TypeError
-            x = present.to_numpy(np.float64)
+            x = to_array(present, np.float64)
         except (TypeError, ValueError):
-            raise ValueError(_kinds.describe_non_numbers(self.name, present)) from None
+            raise ValueError(_kinds.describe_non_numbers(self.name, pd.Series(present))) from None
         if np.isinf(x).any():
             raise ValueError(f"column {self.name!r} must be finite, got {int(np.isinf(x).sum())} infinite values")
         return x

@@ -84,11 +84,15 @@ def as_frame(table: Table, names: Sequence[str] | None = None) -> pd.DataFrame:
         frame = _from_arrow(arrow.to_arrow() if kind == "polars" else arrow)
     if not all(isinstance(name, str) for name in frame.columns):
         frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
-    if repeated := sorted(set(frame.columns[frame.columns.duplicated()])):
+    if not frame.columns.is_unique:
+        repeated = sorted(set(frame.columns[frame.columns.duplicated()]))
         raise ValueError(f"column names must be unique, got duplicates of {repeated}")
     if frame.shape[1] == 0:
         # scikit-learn's contract asks for the words in brackets
         raise ValueError(f"the table must have at least one column, got 0 feature(s) (shape={frame.shape})")
+    index = frame.index
+    if type(index) is pd.RangeIndex and index.name is None and (index.start, index.step) == (0, 1):
+        return frame.copy(deep=False)  # in a fraction of the time that pandas takes to number rows again
     return frame.reset_index(drop=True)
 
 

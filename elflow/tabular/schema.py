@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from elflow.flows.dequantization import Cells
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._kinds import Declaration, check_objects, holds_dates_as_text, is_identifier
 from elflow.tabular._survey import Survey
+from elflow.tabular._values import Values, as_values, find_missing
 from elflow.tabular.columns import Column, shorten
 from elflow.tabular.frames import TABLE_KINDS, Table, as_frame, first_row, from_frame, table_kind
 
@@ -123,7 +125,7 @@ class Schema:
         pairs = zip(self.columns, counts, strict=True)
         return replace(self, columns=tuple(column.with_counts(numbers) for column, numbers in pairs))
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """Names of the columns."""
         return [column.name for column in self.columns]
@@ -133,12 +135,12 @@ class Schema:
         """Number of features per row that a flow models: one per column, two if it has atoms or missing values."""
         return len(self._is_exact())
 
-    @property
+    @cached_property
     def exact(self) -> list[int]:
         """Positions of the features that are exact numbers in every row."""
         return [i for i, is_exact in enumerate(self._is_exact()) if is_exact]
 
-    @property
+    @cached_property
     def cells(self) -> list[int]:
         """Positions of the features that are cells in some rows."""
         return [i for i, is_exact in enumerate(self._is_exact()) if not is_exact]
@@ -201,12 +203,13 @@ class Schema:
         Returns:
             Arrays of N rows: see `elflow.flows.dequantization.Cells`.
         """
-        frame = self.align(as_frame(table, self.names))
+        frame = as_frame(table, self.names)
         lows, widths, offset = [], [], np.zeros(len(frame))
-        for column in self.columns:
-            low, width, log_volume = column.encode(frame[column.name])
+        for column, values in zip(self.columns, self._select(frame), strict=True):
+            states = column.encode_states(values)
+            low, width, log_volume = column.encode(values, states)
             if column.shares:  # the cells of the indicator
-                states, shares = column.encode_states(frame[column.name]), np.array(column.shares)
+                shares = np.array(column.shares)
                 lows.append((np.cumsum(shares) - shares)[states])
                 widths.append(shares[states])
             lows.append(low)
@@ -233,11 +236,9 @@ class Schema:
 
         Columns of few categories are one-hot encoded; an unknown category is all zeros.
         """
-        frame = self.align(as_frame(table, self.names))
         parts: list[FloatArray] = []
-        for column in self.columns:
-            values = frame[column.name]
-            is_missing = values.isna().to_numpy()
+        for column, values in zip(self.columns, self._select(as_frame(table, self.names)), strict=True):
+            is_missing = find_missing(values)
             if n_levels := self._one_hot_size(column):
                 codes = column.to_integers(values[~is_missing])
                 one_hot = np.zeros((len(values), n_levels))
@@ -266,18 +267,28 @@ class Schema:
 
         Missing values must be absent where they are not modelled.
         """
+        values = self._select(frame)
+        frame = frame[self.names]
+        times = [i for i, column in enumerate(self.columns) if column.kind == "datetime"]
+        frame = frame.copy(deep=False) if times else frame
+        for i in times:  # not by `assign`, whose own arguments may be names of columns
+            frame[self.columns[i].name] = values[i]
+        return frame
+
+    def _select(self, frame: pd.DataFrame) -> list[Values]:
+        """The values of each column of the schema, as `align` selects them; numbers are arrays."""
         if absent := [name for name in self.names if name not in frame.columns]:
             raise ValueError(f"the table must have the columns {self.names}, got none named {absent}")
-        frame = frame[self.names]
-        for name in self.names:
-            check_objects(name, frame[name])
-        complete = [column.name for column in self.columns if not column.missing]
-        _check_no_missing(frame[complete].isna().sum(), fitted=True)
-        times = [column for column in self.columns if column.kind == "datetime"]
-        frame = frame.copy(deep=False) if times else frame
-        for column in times:  # not by `assign`, whose own arguments may be names of columns
-            frame[column.name] = column.parse_times(frame[column.name])
-        return frame
+        found = [as_values(frame[name]) for name in self.names]
+        for column, values in zip(self.columns, found, strict=True):
+            check_objects(column.name, values)
+        pairs = zip(self.columns, found, strict=True)
+        n_missing = {column.name: int(find_missing(values).sum()) for column, values in pairs if not column.missing}
+        _check_no_missing(n_missing, fitted=True)
+        for i, column in enumerate(self.columns):
+            if column.kind == "datetime":
+                found[i] = column.parse_times(frame[column.name])
+        return found
 
     def describe(self) -> list[dict[str, Any]]:
         """Description of each column: name, kind, dtype, values in words, and whether values may be missing.
@@ -360,11 +371,9 @@ def _describe_numbers_as_text(values: pd.Series) -> str:
     )
 
 
-def _check_no_missing(counts: pd.Series, fitted: bool = False) -> None:
+def _check_no_missing(counts: Mapping[str, int] | pd.Series, fitted: bool = False) -> None:
     """Raise an error that names the columns with missing values, if there are any."""
-    counts = counts[counts > 0]
-    if len(counts):
-        columns = ", ".join(f"{name!r} ({count})" for name, count in counts.items())
+    if columns := ", ".join(f"{name!r} ({count})" for name, count in counts.items() if count > 0):
         remedy = "fill them in or drop them"
         if not fitted:
             remedy += ", or model them with missing='model' (--missing model)"
