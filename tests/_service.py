@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from elflow.serve import create_app
+from elflow.serve._protocol import HttpProtocol
 
 
 class Reply:
@@ -53,10 +54,10 @@ class Client:
 
 
 @contextmanager
-def serving(models, **options):
+def serving(models, http=HttpProtocol, **options):
     """A running service of these models."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(models, **options), log_level="critical", ws="none"))
+    server = uvicorn.Server(uvicorn.Config(create_app(models, **options), log_level="critical", http=http, ws="none"))
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
     thread.start()
     try:

@@ -16,6 +16,7 @@ from _command import fails, succeeds
 from _service import Client
 
 import elflow
+from elflow.serve.server import Supervisor
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +70,31 @@ def test_workers_are_replaced_and_end_gracefully(density, tmp_path):
         assert len(replies[0].json["cells"]) == 900
         assert process.wait(60) == 0
         assert "starting another one" in process.stderr.read()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_signal_during_the_start_of_workers_ends_all_of_them(at, monkeypatch):
+    """It arrives between the fork and the moment in which the supervisor knows the worker."""
+    workers, fork = [], os.fork
+
+    def fork_and_end():
+        process = fork()
+        if process:
+            workers.append(process)
+            if len(workers) == at:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(os, "fork", fork_and_end)
+    start = time.monotonic()
+    Supervisor(lambda number: time.sleep(30), 3).run()
+    assert time.monotonic() < start + 15
+    assert len(workers) == at  # no further ones are started
+    for process in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
 
 
 def test_errors_of_the_command(density, tmp_path):

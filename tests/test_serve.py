@@ -2,9 +2,12 @@
 
 import io
 import re
+import socket
 import struct
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -19,7 +22,9 @@ from elflow.serve import Limits, ServedModel, load_models
 from elflow.serve._answers import ScoreItem, answer_conditional, score_items
 from elflow.serve._arrow import STREAM_TYPE, read_arrow, write_arrow
 from elflow.serve._openapi import QUESTIONS
-from elflow.serve._requests import ConditionalRequest
+from elflow.serve._picture import draw_density
+from elflow.serve._protocol import HttpProtocol
+from elflow.serve._requests import ConditionalRequest, DensityRequest
 from elflow.serve.limits import Deadline, Refusal
 from elflow.serve.server import Settings
 
@@ -224,7 +229,29 @@ def test_pictures_of_all_kinds(client, columns, grid):
     if grid in ("bars", "table"):
         assert np.sum(picture["probability"]) == pytest.approx(1)
     assert 0.5 < picture["mass"] < 2
-    assert len(picture["samples"]) == 100
+    assert len(picture["samples"]) == 64
+
+
+def test_pictures_of_many_categories_have_the_most_common_ones():
+    rng = np.random.default_rng(0)
+    codes = np.minimum(rng.geometric(0.03, 2_000), 60) - 1
+    # in the order of the dtype, in which the most common ones are last
+    words = pd.Categorical.from_codes(59 - codes, categories=[f"word {i:02}" for i in range(60)])
+    table = pd.DataFrame({"word": words, "size": rng.normal(size=2_000), "flag": rng.random(2_000) < 0.5})
+    model = ServedModel("words", fit(table))
+
+    def draw(*columns, **given):
+        return draw_density(model, Limits(), DensityRequest(columns=list(columns), given=given, precision="quick"))
+
+    picture = draw("word")
+    assert (len(picture["x"]), picture["hidden"]) == (40, 20)
+    assert picture["x"] == sorted(picture["x"])
+    assert {f"word {i}" for i in range(35, 60)} <= set(picture["x"])
+    share = table["word"].isin(picture["x"]).mean()
+    assert np.sum(picture["probability"]) == pytest.approx(share, abs=0.05)
+    assert share < 0.95  # those that are hidden count
+    assert draw("word", flag=True)["hidden"] == 20
+    assert [draw("size", "word")["hidden"], draw("word", "flag")["hidden"], draw("flag")["hidden"]] == [48, 48, 0]
 
 
 def test_the_picture_is_the_conditional_density():
@@ -491,6 +518,59 @@ def test_no_rows_are_refused_in_a_batch_as_they_are_alone(density, table):
     assert none.reason == "rows must have at least one row, got none"
     scores = density.score_samples(table[:3]).tolist()
     assert [*first.frame["log_density"], *last.frame["log_density"]] == scores
+
+
+def test_slow_headers_are_not_waited_for(density):
+    class Impatient(HttpProtocol):
+        header_seconds = 0.3
+
+    with serving([ServedModel("all", density)], http=Impatient) as client:
+
+        def open_socket(data=b""):
+            opened = socket.create_connection(("127.0.0.1", client.port), timeout=10)
+            opened.sendall(data)
+            return opened
+
+        health = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        silent, begun, after_one = open_socket(), open_socket(health), open_socket(health + b"\r\n")
+        long_body = open_socket(health + b"Content-Length: 9999\r\n\r\n")
+        for opened in (after_one, long_body):
+            assert opened.recv(1_000).startswith(b"HTTP/1.1 200")
+        after_one.sendall(health)
+        start = time.monotonic()
+        for opened in (silent, begun, after_one, long_body):
+            with opened, suppress(BrokenPipeError, ConnectionResetError):
+                opened.settimeout(0.05)
+                while time.monotonic() < start + 10:  # a byte now and then does not help
+                    if opened is not silent:
+                        opened.sendall(b"x")
+                    with suppress(TimeoutError):
+                        found = opened.recv(1_000)
+                        assert found.startswith(b"HTTP/1.1 408") or not found
+                        break
+        assert time.monotonic() < start + 8
+        slow_body = open_socket(b"POST /score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                                b"Content-Length: 12\r\n\r\n{")  # fmt: skip
+        time.sleep(0.5)  # the time of a body is another one
+        slow_body.sendall(b'"rows": []}')
+        with slow_body:
+            assert slow_body.recv(1_000).startswith(b"HTTP/1.1 422")
+
+
+def test_faults_of_the_service_are_no_refusals(client, table, monkeypatch, caplog):
+    def fail(*_, **__):
+        return np.zeros(2) + np.zeros(3)  # a ValueError as well
+
+    for method, path, content in [("score_samples", "/score", {}), ("explain", "/explain", {})]:
+        with monkeypatch.context() as patch:
+            patch.setattr(elflow.FlowDensity, method, fail)
+            reply = client.post(path, {"rows": as_rows(table[:1]), **content})
+        assert reply.status == 500
+        assert reply.detail == "internal error; the log of the service has its cause"
+        assert f"internal error in POST {path[1:]}" in caplog.text
+        assert "could not be broadcast" in caplog.text  # the log has the cause
+        caplog.clear()
+    assert client.post("/score", {"rows": as_rows(table[:1])}).status == 200
 
 
 def test_requests_under_way_have_their_time_at_the_end():

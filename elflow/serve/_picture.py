@@ -25,7 +25,7 @@ __all__ = ["draw_density"]
 MAX_BARS = 40
 """Maximum number of values of a column that are shown as bars."""
 MAX_LINES = 12
-"""Maximum number of categories that are shown beside numbers."""
+"""Maximum number of categories that are shown beside numbers, and on each side of a table."""
 BLOCK_POINTS = 640
 """Number of points of a picture that are computed between two looks at the deadline: all of a quick one."""
 MARGIN = 0.25
@@ -46,7 +46,7 @@ class Precision(NamedTuple):
     """Points of integration for each point of a mesh."""
 
 
-PRECISIONS = {"quick": Precision(100, 64, 24, 32, 10), "fine": Precision(400, 128, 36, 512, 64)}
+PRECISIONS = {"quick": Precision(64, 64, 20, 32, 8), "fine": Precision(400, 128, 36, 512, 64)}
 
 
 class Query(NamedTuple):
@@ -84,8 +84,9 @@ def draw_density(
         `grid` is the kind of picture. A `line` has `x`, `density`, and `atoms`, values with a probability; `bars` have
         `x` and `probability`; a `mesh` has `x`, and for each of them `y` and `density`; `lines` have `x`, and for each
         of the `levels` a `density`, `probability` in all; a `table` has `x`, `y` and `probability`. All have `samples`,
-        `error`, the typical relative error, and `mass`: what the probabilities and densities added up to, before they
-        were divided by it. It differs from 1 by the error of the probability of the conditions.
+        `error`, the typical relative error, `mass`: what the probabilities and densities added up to, before they
+        were divided by it, which differs from 1 by the error of the probability of the conditions, and `hidden`: the
+        number of categories that are not shown, since there are too many. `mass` is then at least 1.
     """
     names = request.columns
     if unknown := [name for name in names if name not in model.schema.names]:
@@ -107,13 +108,16 @@ def draw_density(
     columns.sort(key=lambda column: column.levels is not None)  # numbers first
     kinds = [column.levels is not None for column in columns]
     if len(columns) == 1:
-        picture = _draw_levels(query, columns[0]) if kinds[0] else _draw_line(query, columns[0], samples)
+        picture = _draw_levels(query, columns[0], samples) if kinds[0] else _draw_line(query, columns[0], samples)
     elif not any(kinds):
         picture = _draw_mesh(query, columns[0], columns[1], samples)
     elif all(kinds):
-        picture = _draw_table(query, columns[0], columns[1])
+        picture = _draw_table(query, columns[0], columns[1], samples)
     else:
         picture = _draw_lines(query, columns[0], columns[1], samples)
+    picture.setdefault("hidden", 0)
+    if picture["hidden"]:  # the categories that are shown do not add up to 1
+        picture["mass"] = max(picture["mass"], 1.0)
     mass = max(picture["mass"], 1e-300)
     for key in ("density", "probability"):
         if key in picture:
@@ -123,12 +127,29 @@ def draw_density(
     return {**picture, "columns": [column.name for column in columns], "samples": to_rows(samples)}
 
 
-def _draw_levels(query: Query, column: Column) -> dict[str, Any]:
+def _choose_levels(query: Query, column: Column, samples: pd.DataFrame, count: int) -> tuple[list[Any], int]:
+    """The most common categories, in their usual order, and the number of all others.
+
+    Few samples given the conditions say little about each of many categories: frequencies in all rows count as well.
+    """
+    levels = list(column.levels or ())
+    if len(levels) <= count:
+        return levels, 0
+    shares = column.encode(pd.Series(levels, dtype=object))[1]  # the width of a cell is a frequency
+    if query.given or query.context is not None:
+        found = np.bincount(column.to_integers(samples[column.name]), minlength=len(levels))
+        shares = shares + found[: len(levels)] / len(samples)
+    chosen = np.sort(np.argsort(-shares, kind="stable")[:count])
+    return [levels[i] for i in chosen], len(levels) - count
+
+
+def _draw_levels(query: Query, column: Column, samples: pd.DataFrame) -> dict[str, Any]:
     """Probabilities of categories."""
-    levels = list(column.levels or ())[:MAX_BARS]
+    levels, hidden = _choose_levels(query, column, samples, MAX_BARS)
     frame = pd.DataFrame({column.name: pd.Series(levels, dtype=object)})
     probability, error = query.score(frame, query.size.line_points)
-    return {"grid": "bars", "x": levels, "probability": probability.tolist(), "mass": _sum(probability), "error": error}
+    facts = {"grid": "bars", "x": levels, "probability": probability.tolist()}
+    return facts | {"mass": _sum(probability), "error": error, "hidden": hidden}
 
 
 def _draw_line(query: Query, column: Column, samples: pd.DataFrame) -> dict[str, Any]:
@@ -158,9 +179,7 @@ def _draw_line(query: Query, column: Column, samples: pd.DataFrame) -> dict[str,
 
 def _draw_lines(query: Query, number: Column, category: Column, samples: pd.DataFrame) -> dict[str, Any]:
     """Density along numbers for each category, times the probability of the category."""
-    counts = samples[category.name].value_counts()
-    levels = sorted(category.levels or (), key=lambda level: -counts.get(level, 0))[:MAX_LINES]
-    levels = [level for level in category.levels or () if level in levels]
+    levels, hidden = _choose_levels(query, category, samples, MAX_LINES)
     values = samples[number.name]
     nodes = _snap(number, _place(_to_numbers(values), max(16, query.size.line // 2)))
     x = _from_numbers(number, values, nodes)
@@ -181,12 +200,13 @@ def _draw_lines(query: Query, number: Column, category: Column, samples: pd.Data
         "probability": masses.tolist(),
         "mass": float(masses.sum()),
         "error": error,
+        "hidden": hidden,
     }
 
 
-def _draw_table(query: Query, first: Column, second: Column) -> dict[str, Any]:
+def _draw_table(query: Query, first: Column, second: Column, samples: pd.DataFrame) -> dict[str, Any]:
     """Probabilities of pairs of categories."""
-    x, y = list(first.levels or ())[:MAX_LINES], list(second.levels or ())[:MAX_LINES]
+    (x, left), (y, right) = (_choose_levels(query, column, samples, MAX_LINES) for column in (first, second))
     frame = pd.DataFrame(
         {
             first.name: pd.Series([a for a in x for _ in y], dtype=object),
@@ -195,7 +215,8 @@ def _draw_table(query: Query, first: Column, second: Column) -> dict[str, Any]:
     )
     probability, error = query.score(frame, query.size.line_points)
     table = probability.reshape(len(x), len(y)).tolist()
-    return {"grid": "table", "x": x, "y": y, "probability": table, "mass": _sum(probability), "error": error}
+    facts = {"grid": "table", "x": x, "y": y, "probability": table}
+    return facts | {"mass": _sum(probability), "error": error, "hidden": left + right}
 
 
 def _draw_mesh(query: Query, first: Column, second: Column, samples: pd.DataFrame) -> dict[str, Any]:

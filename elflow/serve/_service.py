@@ -14,6 +14,7 @@ from starlette.responses import Response
 from elflow.serve import _answers, _requests
 from elflow.serve._answers import Answer, ScoreItem
 from elflow.serve._arrow import FILE_TYPE, STREAM_TYPE, read_arrow, write_arrow
+from elflow.serve._errors import is_about_arguments
 from elflow.serve._lanes import Batcher, Lane
 from elflow.serve._metrics import Metrics
 from elflow.serve._picture import draw_density
@@ -29,8 +30,6 @@ SMALL_ROWS, SMALL_BYTES = 256, 2**18
 """Maximum numbers of rows and bytes of a request to score that is batched with others."""
 BATCH_ROWS = 1_024
 """Maximum number of rows of a batch."""
-USER_ERRORS = (ValueError, TypeError, OverflowError, FloatingPointError)
-"""Errors of the density about its arguments, which come from the request."""
 REQUESTS: dict[str, type[_requests.Question]] = {
     "score": _requests.ScoreRequest,
     "sample": _requests.SampleRequest,
@@ -100,10 +99,12 @@ class Service:
                 result = await self._score_small(model, body, deadline)
             else:
                 result = await self._answer_in_lane(name, model, request, body, is_arrow, deadline)
-        except USER_ERRORS as error:
-            raise Refusal(422, " ".join(str(error).split())[:2_000] or type(error).__name__) from None
         except MemoryError:
             raise Refusal(503, "not enough memory: send fewer rows, or try later") from None
+        except Exception as error:
+            if not is_about_arguments(error):
+                raise
+            raise Refusal(422, " ".join(str(error).split())[:2_000] or type(error).__name__) from None
         if isinstance(result, dict):
             return Response(dump_json(result), media_type=JSON_TYPE)
         request.scope["elflow.rows"] = result.n_rows

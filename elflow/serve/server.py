@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import logging
 import math
@@ -14,12 +15,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import NoReturn
 
 import torch
 import uvicorn
 
 from elflow._checks import check_count
 from elflow.serve._metrics import Metrics
+from elflow.serve._protocol import HttpProtocol
 from elflow.serve.app import create_app
 from elflow.serve.limits import Limits
 from elflow.serve.models import ServedModel
@@ -31,6 +34,8 @@ GRACE = 30.0
 """Minimum number of seconds that requests under way have after the signal to end."""
 MAX_CONNECTIONS = 512
 """Least limit of connections of a process: half of the files that a process may usually have open."""
+ENDING = (signal.SIGTERM, signal.SIGINT)
+"""Signals that end the service."""
 RESTART_SECONDS = 1.0
 """Minimum time between two starts of a worker."""
 log = logging.getLogger("elflow.serve")
@@ -107,6 +112,8 @@ def run(models: Sequence[ServedModel], settings: Settings, on_ready: Callable[[s
     torch.set_num_threads(1)
     for model in models:
         model.warm_up()
+    gc.collect()
+    gc.freeze()  # what the models consist of stays: the collector need not look at it, nor copy its shared pages
     warnings.simplefilter("ignore")  # answers carry the warnings of their rows
     metrics = Metrics(settings.workers)
     listener = _listen(settings)
@@ -122,6 +129,7 @@ def run(models: Sequence[ServedModel], settings: Settings, on_ready: Callable[[s
             log_level="warning",
             access_log=False,
             server_header=False,
+            http=HttpProtocol,
             ws="none",
             timeout_graceful_shutdown=settings.grace_seconds,
             timeout_keep_alive=65,
@@ -174,7 +182,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Supervise until SIGTERM or SIGINT, and until all workers have ended."""
-        before = {number: signal.signal(number, self._end) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, self._end) for number in ENDING}
         try:
             for number in range(self._count):
                 self._start(number)
@@ -185,15 +193,27 @@ class Supervisor:
                 signal.signal(signum, handler)
 
     def _start(self, number: int) -> None:
-        self._started[number] = time.monotonic()
-        process = os.fork()
-        if process:
+        """Start a worker, unless the end has been asked for."""
+        # Blocked, a signal waits until the supervisor knows the worker, and does not run its handler in the worker.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            if self._is_ending:
+                return
+            self._started[number] = time.monotonic()
+            process = os.fork()
+            if not process:
+                self._run_worker(number)
             self._processes[process] = number
-            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+    def _run_worker(self, number: int) -> NoReturn:
+        """Work in a forked process, and end it."""
         code = 1
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all: the supervisor decides
+            # SIGINT stays blocked: a terminal sends it to all processes, and the supervisor decides.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             self._work(number)
             code = 0
         except BaseException:

@@ -74,7 +74,8 @@ def load(port: int, rows: pd.DataFrame, expected: np.ndarray, connections: int, 
     # The last answers arrive after the end.
     elapsed = max(ends) - min(starts)
     p50, p99 = np.quantile(times or [np.inf], [0.5, 0.99]).tolist()
-    return {"requests_per_second": len(times) / elapsed, "p50": p50, "p99": p99, "wrong": wrong, "refused": refused}
+    facts = {"requests_per_second": len(times) / elapsed, "answered": len(times), "p50": p50, "p99": p99}
+    return facts | {"wrong": wrong, "refused": refused}
 
 
 def _ask(
@@ -200,6 +201,7 @@ def _attack(connection: http.client.HTTPConnection, rng: random.Random) -> None:
         b"POST /score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
         b"POST /score HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nZZZ\r\n",
         b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        b"POST /score HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ",
         b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
         rng.randbytes(500),
     ]

@@ -112,6 +112,15 @@ class Server:
             total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
         return total / 1024
 
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of all workers so far."""
+        ticks = 0
+        for process in self.workers:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])  # of the process, and of the kernel for it
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def kill_worker(self) -> None:
         """Kill one worker, as the kernel does when memory is exhausted."""
         os.kill(self.workers[0], signal.SIGKILL)
@@ -119,14 +128,18 @@ class Server:
 
 def measure_load(server: Server, density: elflow.FlowDensity, table: pd.DataFrame, settings: Record) -> Record:
     """Requests a second and times of answers, for each number of connections and of rows."""
-    record: Record = {"settings": settings, "cases": []}
+    record: Record = {"settings": settings, "cases": [], "load_average": [os.getloadavg()[0]]}
     for n_rows in settings["rows"]:
         rows = table.iloc[np.arange(n_rows) % len(table)].reset_index(drop=True)
         expected = density.score_samples(rows)
         alone = median_times({"score": partial(density.score_samples, rows)}, settings["seconds"] / 4)["score"]
         for connections in settings["connections"]:
+            before = server.cpu_seconds
             found = load(server.port, rows, expected, connections, settings["seconds"])
-            record["cases"].append({"rows": n_rows, "connections": connections, "in_process": alone, **found})
+            cpu = (server.cpu_seconds - before) / (found["answered"] + connections)  # each warms up by one request
+            facts = {"rows": n_rows, "connections": connections, "in_process": alone, "cpu_per_request": cpu}
+            record["cases"].append(facts | found)
+    record["load_average"].append(os.getloadavg()[0])
     return record
 
 
@@ -171,6 +184,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
                     f"{rate * case['rows']:,.0f}",
                     f"{1e3 * case['p50']:.1f}",
                     f"{1e3 * p99:.1f}",
+                    f"{1e3 * case['cpu_per_request']:.2f}",
                     f"{1e3 * case['in_process']:.1f}",
                     str(case["refused"]),
                     str(case["wrong"]),
@@ -183,8 +197,21 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
                 if rate < MIN_RATE or p99 > MAX_P99:
                     goal = f"{MIN_RATE:.0f} a second and p99 below {1e3 * MAX_P99:.0f} ms"
                     failures.append(f"single rows over 8 connections: the goal is {goal}")
-        headings = ["rows", "connections", "requests/s", "rows/s", "p50, ms", "p99, ms", "one call in-process, ms"]
-        note = f"{N_WORKERS} workers with one thread each; the clients are on the same machine."
+        headings = [
+            "rows",
+            "connections",
+            "requests/s",
+            "rows/s",
+            "p50, ms",
+            "p99, ms",
+            "CPU of the service, ms/request",
+        ]
+        headings += ["one call in-process, ms"]
+        before, after = records["load"]["load_average"]
+        note = (
+            f"{N_WORKERS} workers with one thread each; the clients are on the same machine, whose load average was "
+            f"{before:.1f} before the measurement, and {after:.1f} after it, with service and clients."
+        )
         tables.append(Table("POST /score under load", [*headings, "refused", "wrong"], rows, note))
     if "siege" in records:
         record = records["siege"]

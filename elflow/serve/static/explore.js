@@ -163,7 +163,7 @@ function show(picture) {
     node.style.setProperty("--swatch", colour);
     return node;
   }));
-  byId("summary").textContent = summarize(picture, columns);
+  byId("summary").textContent = summarize(picture, columns) + describeHidden(picture, columns);
   const error = 100 * picture.error;
   const many = error < 1 ? "less than 1 %" : `about ${formatNumber(error, 2)} %`;
   byId("precision").textContent = `Precision: the heights in this picture are computed from weighted points, with a typical error of ${many}.` + (error > 50 ? " These conditions are very unusual: do not rely on details." : "");
@@ -172,6 +172,14 @@ function show(picture) {
 function makeShares(picture, columns) {
   const rows = picture.y.map((level, j) => [String(level), ...picture.x.map((_, i) => `${formatNumber(100 * picture.probability[i][j], 3)} %`)]);
   return makeTable([`${columns[1].name} \\ ${columns[0].name}`, ...picture.x.map(String)], rows, "Shares of rows");
+}
+
+// Many categories: the picture has the most common ones only.
+function describeHidden(picture, columns) {
+  if (!picture.hidden) return "";
+  const shares = picture.probability.flat(), rest = Math.max(0, 1 - shares.reduce((sum, share) => sum + share, 0));
+  const what = columns.filter((each) => each.levels).map((each) => each.name).join(" or ");
+  return ` ${picture.hidden.toLocaleString("en")} further ${picture.hidden === 1 ? "value" : "values"} of ${what}, with ${formatNumber(100 * rest, 2)} % of rows together, ${picture.hidden === 1 ? "is" : "are"} not shown.`;
 }
 
 function summarize(picture, columns) {
