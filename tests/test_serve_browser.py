@@ -95,10 +95,23 @@ def test_a_slider_moves_the_picture(page):
     assert 11 < float(median.text_content()) < 13
 
 
+def test_a_small_part_of_a_scale_is_magnified(page):
+    zooms = page.evaluate(
+        """async () => {
+            const { findZoom } = await import("/chart.js");
+            const column = { name: "a", kind: "continuous", low: 0, high: 100 };
+            const spread = (width) => Array.from({ length: 50 }, (_, i) => ({ a: 70 + (width * i) / 49 }));
+            return [0.0001, 1, 1.1, 20, 60].map((width) => findZoom(column, spread(width)));
+        }"""
+    )
+    assert zooms == [524288, 32, 32, 1, 1]
+
+
 def test_two_columns_and_new_rows(page):
     page.locator("#second").select_option("1")
     page.wait_for_selector("#chart path.contour", state="attached", timeout=WAIT)
     assert page.locator("#chart svg").get_attribute("aria-label").startswith("How common values of size and <img")
+    assert page.locator("#second option:disabled").all_text_contents() == ["size"]
     page.locator("#n").fill("7")
     page.locator("#draw button").first.click()
     page.wait_for_selector("#drawn tbody tr", timeout=WAIT)

@@ -3,6 +3,7 @@
 const NS = "http://www.w3.org/2000/svg";
 const COLOURS = ["--real", "--sampled", "--good", "--poor", "--fair", "--soft"];
 export const SHARES = [0.95, 0.8, 0.5];
+const MIN_ZOOM = 4;
 
 export function element(name, attributes = {}, text = null) {
   const node = document.createElementNS(NS, name);
@@ -100,7 +101,8 @@ export function shorten(text, size) {
   return text.length > size ? `${text.slice(0, size - 3)}...` : text;
 }
 
-// The range of an axis: the usual one of the column, extended if the conditions move most of the rows beyond it.
+// The range of an axis: the usual one of the column, extended if the conditions move most of the rows beyond it. If they
+// leave a small part of it, that part is magnified in steps of two, so that the axis rests while a slider moves.
 function chooseRange(column, values) {
   const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
   let [low, high] = [toNumber(column.low, column.kind), toNumber(column.high, column.kind)];
@@ -109,18 +111,43 @@ function chooseRange(column, values) {
     high = Math.max(high, sorted[Math.ceil(0.95 * (sorted.length - 1))]);
   }
   const margin = 0.03 * (high - low) || 1;
-  return [low - margin, high + margin];
+  [low, high] = [low - margin, high + margin];
+  if (sorted.length < 10) return [low, high];
+  // Few rows far out do not count.
+  const inner = [sorted[Math.floor(0.02 * (sorted.length - 1))], sorted[Math.ceil(0.98 * (sorted.length - 1))]];
+  const zoom = chooseZoom(column, high - low, inner[1] - inner[0]);
+  if (zoom === 1) return [low, high];
+  const width = (high - low) / zoom, middle = (inner[0] + inner[1]) / 2;
+  low += Math.round((middle - width / 2 - low) / (width / 4)) * (width / 4);
+  return [low, low + width];
+}
+
+function chooseZoom(column, span, inner) {
+  const least = Math.max(2 * inner, 12 * (column.kind === "integer" ? column.step : 0), 1e-6 * span);
+  return least * MIN_ZOOM > span ? 1 : 2 ** Math.floor(Math.log2(span / least));
+}
+
+// How much an axis is magnified, for people who see it move.
+export function findZoom(column, samples) {
+  const values = samples.map((row) => toNumber(row[column.name], column.kind));
+  const [low, high] = chooseRange(column, values);
+  const [first, last] = [toNumber(column.low, column.kind), toNumber(column.high, column.kind)];
+  return Math.max(1, Math.round((1.06 * (last - first)) / (high - low)));
 }
 
 function pathOf(points) {
   return points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 }
 
-function drawRug(frame, group, samples, column) {
+// Samples along the axis, in the colours of their lines if there are several.
+function drawRug(frame, group, picture, column) {
   const base = frame.height - frame.bottom;
-  for (const row of samples.slice(0, 200)) {
+  for (const row of picture.samples.slice(0, 200)) {
     const x = frame.x(toNumber(row[column.name], column.kind));
-    group.appendChild(element("circle", { class: "dot", cx: x.toFixed(1), cy: base - 5, r: 2.5 }));
+    const line = picture.grid === "lines" ? picture.levels.indexOf(row[picture.columns[1]]) : null;
+    if (line === -1) continue;
+    const style = line === null ? "" : `fill: var(${colourOf(line)})`;
+    group.appendChild(element("circle", { class: "dot", cx: x.toFixed(1), cy: base - 5 - 6 * (line || 0), r: 2.5, style }));
   }
 }
 
@@ -148,7 +175,7 @@ export function drawLine(holder, picture, column, label) {
     group.appendChild(element("path", { class: "stem", d: `M${x} ${frame.y(0)}V${frame.y((0.6 * top * atom.probability) / tallest)}` }));
     frame.add("text", { x: x + 6, y: frame.y(0.6 * top) + 4 }, `${formatNumber(100 * atom.probability, 3)} % are exactly ${formatNumber(atom.value)}`);
   }
-  drawRug(frame, group, picture.samples, column);
+  drawRug(frame, group, picture, column);
 }
 
 export function drawBars(holder, picture, column, label) {

@@ -1,6 +1,6 @@
 // The page: it asks the service for densities, quantiles, rows and reasons, and shows the answers.
 
-import { SHARES, colourOf, drawBars, drawLine, drawMesh, formatNumber, formatValue, shorten, toNumber } from "/chart.js";
+import { SHARES, colourOf, drawBars, drawLine, drawMesh, findZoom, formatNumber, formatValue, shorten, toNumber } from "/chart.js";
 import { makeControl } from "/conditions.js";
 import { download, makeTable, readRows, toCsv } from "/table.js";
 
@@ -74,7 +74,14 @@ async function chooseModel() {
   state.contextNames = new Set(context.map((each) => each.name));
   byId("conditions").replaceChildren(...state.controls.map((control) => control.node));
   byId("main").hidden = false;
+  offerOthers();
   await refresh();
+}
+
+// A column is not shown together with itself.
+function offerOthers() {
+  for (const option of byId("second").options) option.disabled = option.value === byId("first").value;
+  if (byId("second").value === byId("first").value) byId("second").value = "";
 }
 
 function shown() {
@@ -156,17 +163,18 @@ function show(picture) {
     const texts = picture.grid === "lines" ? picture.levels.map((level, i) => `${level} (${formatNumber(100 * picture.probability[i], 3)} %)`) : ["how common a value is"];
     texts.forEach((text, i) => legend.push([text, `var(${colourOf(i)})`]));
   }
-  if (["line", "lines", "mesh"].includes(picture.grid)) legend.push(["rows drawn from the model", "var(--sampled)"]);
+  if (["line", "mesh"].includes(picture.grid)) legend.push(["rows drawn from the model", "var(--sampled)"]);
+  if (picture.grid === "lines") legend.push(["dots: rows drawn from the model", "none"]);
   byId("legend").replaceChildren(...legend.map(([text, colour]) => {
     const node = document.createElement("span");
     node.textContent = text;
     node.style.setProperty("--swatch", colour);
     return node;
   }));
-  byId("summary").textContent = summarize(picture, columns) + describeHidden(picture, columns);
+  byId("summary").textContent = summarize(picture, columns) + describeHidden(picture, columns) + describeZoom(picture, columns);
   const error = 100 * picture.error;
   const many = error < 1 ? "less than 1 %" : `about ${formatNumber(error, 2)} %`;
-  byId("precision").textContent = `Precision: the heights in this picture are computed from weighted points, with a typical error of ${many}.` + (error > 50 ? " These conditions are very unusual: do not rely on details." : "");
+  byId("precision").textContent = `The picture is computed from the model, not counted in rows: its heights have a typical error of ${many}.` + (error > 50 ? " These conditions are very unusual: do not rely on details." : "");
 }
 
 function makeShares(picture, columns) {
@@ -191,9 +199,16 @@ function summarize(picture, columns) {
   const parts = columns.filter((each) => !each.levels).map((each) => {
     const sorted = picture.samples.map((row) => row[each.name]).sort((a, b) => toNumber(a, each.kind) - toNumber(b, each.kind));
     const at = (q) => formatValue(sorted[Math.round(q * (sorted.length - 1))], each);
-    return `${each.name}: half of the drawn rows have ${at(0.25)} to ${at(0.75)}`;
+    return `${each.name} ${at(0.25)} to ${at(0.75)}`;
   });
-  return `${parts.join("; ")}.`;
+  return `Middle half of the drawn rows: ${parts.join(", ")}.`;
+}
+
+function describeZoom(picture, columns) {
+  if (!["line", "lines", "mesh"].includes(picture.grid)) return "";
+  const zooms = columns.filter((each) => !each.levels).map((each) => [each.name, findZoom(each, picture.samples)]);
+  const texts = zooms.filter(([, zoom]) => zoom > 1).map(([name, zoom]) => `${name} ${zoom.toLocaleString("en")} times`);
+  return texts.length ? ` The scale is magnified: ${texts.join(", ")}.` : "";
 }
 
 async function showQuantiles(version) {
@@ -300,7 +315,7 @@ byId("sign-in").addEventListener("submit", guard(async (event) => {
   await start();
 }));
 byId("model").addEventListener("change", guard(chooseModel));
-byId("first").addEventListener("change", schedule);
+byId("first").addEventListener("change", () => { offerOthers(); schedule(); });
 byId("second").addEventListener("change", schedule);
 byId("clear").addEventListener("click", () => {
   for (const control of state.controls) control.clear();
