@@ -574,6 +574,18 @@ def test_faults_of_the_service_are_no_refusals(client, table, monkeypatch, caplo
     assert client.post("/score", {"rows": as_rows(table[:1])}).status == 200
 
 
+def test_values_that_other_libraries_do_not_take():
+    """Such requests were refused only since every error was taken for one about arguments."""
+    table = make_table()[["size", "count", "day"]]
+    table = table.assign(count=table["count"].astype("Int64"), day=table["day"].dt.tz_localize("Europe/Berlin"))
+    with serving([ServedModel("all", fit(table))]) as client:
+        wide = write_arrow(pa.table({"count": pa.array([2**63], pa.uint64())}), STREAM_TYPE)
+        reply = client.post("/impute", wide, {"Content-Type": STREAM_TYPE})
+        assert (reply.status, reply.detail.partition(", as")[0]) == (422, "column 'count' must hold Int64")
+        (row,) = client.post("/sample", {"n": 1, "given": {"day": "-5000-01-01"}}).json["rows"]
+        assert row["day"].startswith("-5001-12-31T23:")
+
+
 def test_requests_under_way_have_their_time_at_the_end():
     assert Settings().grace_seconds == 30
     assert Settings(limits=Limits(seconds=299.5)).grace_seconds == 300

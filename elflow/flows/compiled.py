@@ -105,17 +105,19 @@ def compile_density(flow: nn.Module) -> CompiledDensity | None:
         >>> torch.allclose(compile_density(flow).log_prob(x), flow().log_prob(x))
         True
     """
-    if flow.training or select(torch.double, torch.device("cpu"), FELU) is not native.BACKEND:
+    if flow.training:
         return None
     weights: Weights = [(w, w._version, w.data_ptr()) for w in _list_weights(flow)]
     stored, program = _programs.get(flow, ([], None))
     is_same = len(stored) == len(weights) and all(
         a[0] is b[0] and a[1] == b[1] and a[2] == b[2] for a, b in zip(stored, weights, strict=True)
     )
+    expected = torch.double, torch.device("cpu")
+    if not is_same and any(w.is_floating_point() and (w.dtype, w.device) != expected for w, _, _ in weights):
+        return None
+    if select(*expected, FELU) is not native.BACKEND:
+        return None
     if not is_same:
-        expected = torch.double, torch.device("cpu")
-        if any(w.is_floating_point() and (w.dtype, w.device) != expected for w, _, _ in weights):
-            return None
         try:
             with torch.no_grad():
                 program = _compile(flow)

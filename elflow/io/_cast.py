@@ -244,8 +244,13 @@ def _parse_times_as(values: Values, dtype: Any) -> Values:
 
 
 def _narrow(name: str, series: pd.Series, dtype: Any) -> pd.Series:
-    result = series.astype(dtype)
-    if pd.api.types.is_integer_dtype(dtype) and len(result) and not (result == series).all():
+    try:
+        result = series.astype(dtype)
+    except TypeError:  # nullable integers do not wrap around
+        is_same = False
+    else:
+        is_same = not pd.api.types.is_integer_dtype(dtype) or not len(result) or bool((result == series).all())
+    if not is_same:
         raise ValueError(f"column {name!r} must hold {dtype}, as in the model, got {series.min()} to {series.max()}")
     return result
 

@@ -112,7 +112,10 @@ def frame_from_arrow(table: pa.Table, columns: Sequence[ColumnType]) -> pd.DataF
         raise Refusal(422, f"the table must have columns of {_list(known)}, got {unknown[0]!r:.200}")
     if len(set(names)) < len(names):
         raise Refusal(422, "the table must have unique column names, got duplicates")
-    frame = cast_table(table, [column for column in columns if column.name in names])
+    try:
+        frame = cast_table(table, [column for column in columns if column.name in names])
+    except (pa.ArrowException, OverflowError) as error:
+        raise Refusal(422, f"the table must have values as in the model, got: {str(error)[:200]}") from None
     return frame if len(frame.columns) else pd.DataFrame(index=range(table.num_rows))
 
 
@@ -125,7 +128,7 @@ def to_rows(frame: pd.DataFrame) -> JsonRows:
 
 def _to_list(values: pd.Series) -> list[Any]:
     if pd.api.types.is_datetime64_any_dtype(values.dtype):
-        return [None if pd.isna(value) else value.isoformat() for value in values]
+        return [None if pd.isna(value) else _format_time(value) for value in values]
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "biu":
         return values.to_numpy().tolist()
     found = values.astype(object).where(values.notna(), None).tolist()
@@ -135,7 +138,15 @@ def _to_list(values: pd.Series) -> list[Any]:
 def _to_scalar(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    return value.isoformat() if isinstance(value, pd.Timestamp) else value
+    return _format_time(value) if isinstance(value, pd.Timestamp) else value
+
+
+def _format_time(value: pd.Timestamp) -> str:
+    """ISO format; in UTC beyond the years that Python's time zones have."""
+    try:
+        return value.isoformat()
+    except (ValueError, OverflowError, NotImplementedError):
+        return f"{value.to_numpy()}+00:00"
 
 
 def to_arrow(frame: pd.DataFrame) -> pa.Table:
