@@ -36,6 +36,7 @@ SECONDS, SIEGE_SECONDS = 8.0, 600.0
 MIN_RATE, MAX_P99 = 500.0, 0.05
 """Requests a second, and seconds, for single rows over eight connections."""
 MAX_GROWTH = 0.05
+PARTS = ("both", "load", "siege")
 
 
 def jobs(plan: Plan) -> list[Job]:
@@ -44,7 +45,11 @@ def jobs(plan: Plan) -> list[Job]:
     seconds = plan.options.get("seconds", plan.seconds(SECONDS))
     under_load = {"kind": "load", "seconds": seconds, "connections": list(CONNECTIONS), "rows": list(ROWS)}
     duration = plan.options.get("siege", plan.seconds(SIEGE_SECONDS))
-    return [Job("load", shared | under_load), Job("siege", shared | {"kind": "siege", "seconds": duration})]
+    both = [Job("load", shared | under_load), Job("siege", shared | {"kind": "siege", "seconds": duration})]
+    part = plan.options.get("part", "both")
+    if part not in PARTS:
+        raise ValueError(f"part must be one of {PARTS}, got {part!r}")
+    return [job for job in both if part in ("both", job.key)]
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
@@ -245,6 +250,7 @@ EXPERIMENT = Experiment(
     exclusive=True,
     options={
         "seconds": Option(float, f"seconds of each measurement under load (default: {SECONDS:g} times the effort)"),
+        "part": Option(str, "load or siege, to run one of them (default: both)"),
         "siege": Option(float, f"seconds of the siege (default: {SIEGE_SECONDS:g} times the effort)"),
         "model": Option(str, "a model of the example's cells, such as demo/model.elf (default: a new one)"),
         "max_steps": Option(int, "training steps of the model (default: those of the demo)"),
