@@ -229,7 +229,7 @@ def test_pictures_of_all_kinds(client, columns, grid):
     if grid in ("bars", "table"):
         assert np.sum(picture["probability"]) == pytest.approx(1)
     assert 0.5 < picture["mass"] < 2
-    assert len(picture["samples"]) == 64
+    assert len(picture["samples"]) == 48
 
 
 def test_pictures_of_many_categories_have_the_most_common_ones():

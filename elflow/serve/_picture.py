@@ -46,7 +46,7 @@ class Precision(NamedTuple):
     """Points of integration for each point of a mesh."""
 
 
-PRECISIONS = {"quick": Precision(64, 64, 20, 32, 8), "fine": Precision(400, 128, 36, 512, 64)}
+PRECISIONS = {"quick": Precision(48, 48, 18, 32, 8), "fine": Precision(400, 128, 36, 512, 64)}
 
 
 class Query(NamedTuple):
