@@ -134,7 +134,8 @@ const refresh = async () => { schedule(); };
 
 async function draw(precision, version = null) {
   for (const control of state.controls) control.node.hidden = shown().includes(control.column.name);
-  const picture = await ask("/density", { columns: shown(), ...conditions(), precision });
+  const asked = describeGiven(); // the controls may have moved when the answer arrives
+  const picture = { ...(await ask("/density", { columns: shown(), ...conditions(), precision })), asked };
   if (version !== null && version !== state.version) return;
   state.picture = picture;
   show(picture);
@@ -150,8 +151,8 @@ function describeGiven() {
 function show(picture) {
   const columns = picture.columns.map(column), names = columns.map((each) => each.name);
   const holder = byId("chart");
-  byId("picture-title").textContent = `${names.join(" and ")} ${describeGiven()}`;
-  const label = `How common values of ${names.join(" and ")} are ${describeGiven()}`;
+  byId("picture-title").textContent = `${names.join(" and ")} ${picture.asked}`;
+  const label = `How common values of ${names.join(" and ")} are ${picture.asked}`;
   const legend = [];
   if (picture.grid === "mesh") {
     drawMesh(holder, picture, columns, label);
