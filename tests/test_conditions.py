@@ -14,6 +14,7 @@ import elflow
 from elflow.flows.mixture import GaussianMixture
 from elflow.flows.whitening import Gaussian
 from elflow.tabular import ExtrapolationWarning, FlowDensity, Info, PoorSampleWarning
+from elflow.tabular._given import build_regions
 from elflow.tabular._proposals import Gaussians
 
 SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
@@ -267,6 +268,32 @@ def test_imputation_keeps_what_is_observed(mixed):
 
 
 @pytest.mark.slow
+def test_imputation_where_most_values_are_missing(monkeypatch):
+    """Noise that stands for missing values does not leak into filled ones: they follow the values that are present."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=800)
+    y = x + 0.2 * rng.normal(size=800)
+    frame = pd.DataFrame({"x": x, "y": np.where(rng.random(800) < 1 / (1 + np.exp(3 * x)), np.nan, y)})
+    density = FlowDensity(flow_options={"transforms": 2, "units": 8, "hidden_features": (32, 32)}, random_state=0)
+    density.set_params(missing="model", max_steps=120, members=["identity", "gaussian"]).fit(frame)
+    holes = pd.DataFrame({"x": np.full(300, -1.0), "y": np.nan})
+    errors = {}
+    for trim in (True, False):
+        monkeypatch.setattr(FlowDensity, "_has_uniform_cells", trim)
+        errors[trim] = float((density.impute(holes, random_state=0)["y"] + 1).std())
+    assert errors[True] < 0.75 * errors[False], errors
+
+
+def test_presence_has_the_probability_of_all_values(mixed):
+    """Half of the cells of the states, twice the density."""
+    regions = [build_regions(mixed.schema_, {}, 1, {"gap": np.ones(1, bool)}, trim) for trim in (False, True)]
+    position = mixed.schema_.positions("gap")[0]
+    whole, half = (stats.norm.cdf(r.upper[0, position]) - stats.norm.cdf(r.lower[0, position]) for r in regions)
+    factors = [r.offset[0].exp().item() for r in regions]
+    assert half.sum() * factors[1] == pytest.approx(whole.sum() * factors[0])
+    assert regions[1].upper[0, position].max() < regions[0].upper[0, position].max()
+
+
 def test_summaries_are_those_of_the_distribution(continuous):
     frame = pd.DataFrame(np.random.default_rng(6).normal(size=(5, 5)), columns=list("abcde"))
     holes = frame.assign(c=np.nan)

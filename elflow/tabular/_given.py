@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Hashable, Iterable, Mapping
 from datetime import date
 from enum import Enum
+from itertools import pairwise
 from numbers import Number
 from typing import Any, NamedTuple
 
@@ -58,7 +59,11 @@ WHOLE: Intervals = [(-np.inf, np.inf)]
 
 
 def build_regions(
-    schema: Schema, conditions: Mapping[str, pd.Series], count: int, is_present: Mapping[str, BoolArray] | None = None
+    schema: Schema,
+    conditions: Mapping[str, pd.Series],
+    count: int,
+    is_present: Mapping[str, BoolArray] | None = None,
+    trim: bool = False,
 ) -> Regions:
     """Regions of features that conditions on columns allow.
 
@@ -68,6 +73,8 @@ def build_regions(
             ends may be None, a list or set of values, or `MISSING`. NaN and None are no condition.
         count: Number of rows N.
         is_present: Rows in which a column without condition must not be missing, by name, `(N,)` each.
+        trim: Whether points of these states are uniform in their cells: then half of each cell is enough, away from the
+            cell of missing values.
     """
     blocks: list[tuple[int, FloatArray, FloatArray]] = []  # position, lower and upper ends (N, J)
     gates = np.full((2, count, schema.features), np.inf)
@@ -77,7 +84,7 @@ def build_regions(
         *indicator, position = schema.positions(column.name)
         sets = list_sets(column, conditions.get(column.name))
         if is_present is not None and column.missing and column.name in is_present:
-            present = ColumnSet([(-np.inf, float(ndtri(1 - column.shares[-1])))], WHOLE)
+            present = _encode_presence(column, trim)
             is_open = np.ones(count, bool)
             for index, _ in sets:
                 is_open[index] = False
@@ -161,6 +168,21 @@ def encode_condition(column: Column, condition: Any) -> ColumnSet:
     if isinstance(condition, tuple):
         return _encode_range(column, condition)
     return _encode_choices(column, list(condition))
+
+
+def _encode_presence(column: Column, trim: bool) -> ColumnSet:
+    """Set of all states but that of missing values."""
+    if not trim:
+        return ColumnSet([(-np.inf, float(ndtri(1 - column.shares[-1])))], WHOLE)
+    # A flow is smooth across the end of a cell: some of the noise that stands for missing values leaks into the other
+    # states, and where most values are missing, there is more of it than of values. Points of a state are uniform in
+    # its cell, so that a part of the cell far from the end has the same distribution of everything else.
+    ends = np.concatenate([[0.0], np.cumsum(column.shares)[:-1]])
+    kept = []
+    for state, (low, high) in enumerate(pairwise(ends)):
+        start = low if state == 0 else low + (high - low) / 4
+        kept.append((float(ndtri(start)), float(ndtri(start + (high - low) / 2))))
+    return ColumnSet(kept, WHOLE, offset=float(np.log(2)))
 
 
 def _state_interval(column: Column, state: int) -> tuple[float, float]:

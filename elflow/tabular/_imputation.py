@@ -107,7 +107,8 @@ class ImputationQueries(RegionQueries):
         part = frame.iloc[rows].reset_index(drop=True)
         is_hole = {name: mask[rows] for name, mask in unknown.items()}
         c = encode_context(self.context_schema_, None if context is None else context.iloc[rows])
-        regions = build_regions(self.schema_, {name: part[name] for name in part}, len(part), is_hole)
+        conditions = {name: part[name] for name in part}
+        regions = build_regions(self.schema_, conditions, len(part), is_hole, self._has_uniform_cells)
         scorer, gaussians = Scorer(self.model_.flow), self._find_gaussians(c)
         if method == "sample":
             draws = draw_points(scorer, gaussians, regions, c, n_draws, generator)

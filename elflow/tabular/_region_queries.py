@@ -136,6 +136,11 @@ class RegionQueries(TableEstimator):
             return
         raise ValueError(f"given must have one of the {len(levels)} known values of {name!r}, got {value!r}")
 
+    @property
+    def _has_uniform_cells(self) -> bool:
+        """Whether points are uniform in their cells: with `dequantization="uniform"`."""
+        return self.model_.noise is None and self.model_.cell_noise is None
+
     def _find_gaussians(self, context: Tensor | None) -> Gaussians:
         """Gaussians of the density, or Gaussians that are fitted to its samples."""
         gaussians = Gaussians.from_flow(self.model_.flow)
@@ -191,7 +196,7 @@ class RegionQueries(TableEstimator):
         gaussians, scorer = self._find_gaussians(context), Scorer(self.model_.flow)
         log_density, sizes = np.zeros(count), np.zeros(count)
         is_present = {name: np.ones(count, bool) for name in present}
-        regions = build_regions(self.schema_, conditions, count, is_present)
+        regions = build_regions(self.schema_, conditions, count, is_present, self._has_uniform_cells)
         if fixed:
             positions = [position for name in fixed for position in self.schema_.positions(name)]
             regions = regions.replace_features(build_regions(self.schema_, fixed, 1), positions)
@@ -217,7 +222,8 @@ class RegionQueries(TableEstimator):
         check_count("n_points", n_points)
         column = self.schema_.column(name)
         *indicator, position = self.schema_.positions(name)
-        regions = build_regions(self.schema_, conditions, count, {name: np.ones(count, bool)})
+        is_present = {name: np.ones(count, bool)}
+        regions = build_regions(self.schema_, conditions, count, is_present, self._has_uniform_cells)
         gaussians, scorer = self._find_gaussians(context), Scorer(self.model_.flow)
         groups = list(weigh_until_precise(scorer, gaussians, regions, context, n_points))
         size = max((particles.z.shape[1] for _, particles in groups), default=1)
