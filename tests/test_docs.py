@@ -13,7 +13,7 @@ from experiments.command import main as run_experiments
 from experiments.registry import GROUPS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SLOW = {"conditional.md", "quality.md", "tables.md"}
 """Pages whose code takes about five seconds or more."""
 COMMANDS = {"elflow": r"^\$ (elflow [a-z].*)$", "experiments": r"(?:^|`| )(python -m experiments [a-z][^`\n]*)"}
@@ -119,8 +119,8 @@ def test_the_reference_documents_public_names():
 
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
-    missing = [page.name for page in PAGES if page.parent.name == "docs" and f": {page.name}\n" not in navigation]
-    assert not missing
+    paths = [page.relative_to(ROOT / "docs") for page in PAGES if page.parent != ROOT]
+    assert not [path for path in paths if f": {path}\n" not in navigation]
 
 
 def test_contributing_lists_every_module():

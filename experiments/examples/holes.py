@@ -53,7 +53,9 @@ def _draw_filled(page: Namespace, path: Path) -> None:
             ax.scatter(survey["bmi"][~is_hole], survey["sugar"][~is_hole], s=3, color=SOFT, alpha=0.5, linewidths=0)
             for flag, color, label in ((False, GREEN, "filled, others"), (True, ACCENT, "filled, smokers")):
                 rows = is_hole & (full["smoker"] == flag)
-                ax.scatter(full["bmi"][rows], table["sugar"][rows], s=5, color=color, alpha=0.7, linewidths=0, label=label)
+                ax.scatter(
+                    full["bmi"][rows], table["sugar"][rows], s=5, color=color, alpha=0.7, linewidths=0, label=label
+                )
             ax.axhline(3.5, color=INK, linewidth=0.6, linestyle=":")
             ax.set(title=title, xlabel="body mass index")
         limit = float(np.quantile(full["sugar"], 0.995))
