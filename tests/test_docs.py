@@ -50,6 +50,12 @@ def test_code_runs(page, capsys, tmp_path, monkeypatch):
     namespace = {}
     for block in find_blocks(page, "python"):
         exec(compile(block, str(page), "exec"), namespace)
+    if page.parent.name == "examples":  # its figures can be drawn, and those of the page exist
+        drawn = import_module(f"experiments.examples.{page.stem.replace('-', '_')}").draw(namespace, tmp_path)
+        assert drawn
+        for file in drawn:
+            assert (tmp_path / file).read_bytes().startswith(b"\x89PNG")
+            assert f"(../images/{file})" in page.read_text()
 
 
 @every_page

@@ -52,7 +52,8 @@ class ImputationQueries(RegionQueries):
             X: The table, `(N, columns)`.
             n_draws: Number of tables to draw (multiple imputation).
             method: `"sample"` draws values; the others fill each cell by a summary of its own distribution: `"median"`,
-                `"mean"` (which minimises squared errors) or `"mode"`. Categories without an order have the mode.
+                `"mean"` (for small squared errors; values beyond the 1% and 99% quantiles count as these) or `"mode"`.
+                Categories without an order have the mode.
             context: Context of the rows, a table of N rows, if the density was fitted with one.
             random_state: Seed or generator.
             return_info: Whether to return an `Info` as well.
