@@ -13,7 +13,7 @@ from experiments.framework.figure import ACCENT, GREEN, INK, SOFT, draw_figure
 __all__ = ["EXPERIMENT"]
 
 N_BINS = 20
-N_EPIDEMICS = 60
+N_EPIDEMICS, N_SAMPLES = 40, 1000
 
 
 def draw(page: Namespace, folder: Path) -> dict[str, str]:
@@ -33,7 +33,7 @@ def _draw_posterior(page: Namespace, path: Path) -> None:
     levels = sorted(order[np.searchsorted(order.cumsum(), share)] for share in (0.5, 0.9))
     with draw_figure(path, columns=2, figsize=(8.5, 3.6)) as (_, axes):
         left, right = axes[0]
-        left.scatter(*samples[:2000].T, s=3, color=GREEN, alpha=0.35, linewidths=0, label="ELF")
+        left.scatter(*samples[:N_SAMPLES].T, s=4, color=GREEN, alpha=0.35, linewidths=0, label="ELF")
         left.contour(beta, gamma, exact.T, levels=levels, colors=INK, linewidths=1.2)
         left.plot([], [], color=INK, linewidth=1.2, label="exact")
         left.plot(*page["true"][0].numpy(), "*", color=ACCENT, markersize=11, label="true parameters")

@@ -13,9 +13,8 @@ from experiments.framework.figure import ACCENT, GREEN, INK, SOFT, draw_figure
 
 __all__ = ["EXPERIMENT"]
 
-N_SHOWN = 12
-MAX_SURPRISE = 12.0
-"""Surprise in nats of the darkest cells."""
+N_SHOWN = 3
+"""Number of rows with errors of each kind."""
 
 
 def draw(page: Namespace, folder: Path) -> dict[str, str]:
@@ -28,24 +27,25 @@ def draw(page: Namespace, folder: Path) -> dict[str, str]:
 
 
 def _draw_reasons(page: Namespace, path: Path) -> None:
-    """Table of the oddest rows, coloured by the surprise of each cell."""
-    cars, odd, truth = page["cars"], page["odd"], page["truth"]
-    names, count = list(cars.columns), min(N_SHOWN, len(page["odd"]))
+    """Table of odd rows with errors of all kinds and without, coloured by the surprise of each cell."""
+    odd, truth, names = page["odd"], page["truth"], list(page["cars"].columns)
+    kinds = truth[odd.index].reset_index(drop=True)
+    rows = [row for kind in ("price", "km", "kw", "fuel", "") for row in np.flatnonzero(kinds == kind)[:N_SHOWN]]
     reasons = page["reasons"].set_index(["row", "column"])
-    with draw_figure(path, figsize=(8, 0.52 * count + 0.5)) as (_, axes):
+    surprise = np.array([[reasons.loc[(row, name), "surprise"] for name in names] for row in rows])
+    shade = np.clip(surprise, 0, None) / np.maximum(surprise.max(1, keepdims=True), 1e-9)
+    with draw_figure(path, figsize=(9, 0.48 * len(rows) + 0.5)) as (_, axes):
         ax = axes[0, 0]
-        surprise = np.array([[reasons.loc[(row, name), "surprise"] for name in names] for row in range(count)])
-        ax.imshow(np.clip(surprise, 0, MAX_SURPRISE), cmap="OrRd", vmin=0, vmax=1.5 * MAX_SURPRISE, aspect="auto")
-        for row in range(count):
-            most = int(surprise[row].argmax())
+        ax.imshow(shade, cmap="OrRd", vmin=0, vmax=1.6, aspect="auto")
+        for i, row in enumerate(rows):
+            most = int(surprise[i].argmax())
             for k, name in enumerate(names):
                 cell = reasons.loc[(row, name)]
-                is_error = truth[odd.index[row]] == name
-                text = _show(cell["value"]) + (" ★" if is_error else "")
+                text = _show(cell["value"], name) + (" ★" if kinds[row] == name else "")
                 if k == most:
-                    low, high = _show(cell["low"]), _show(cell["high"])
-                    text += "\n" + (low if low == high else f"{low} to {high}")
-                ax.text(k, row, text, ha="center", va="center", fontsize=8, weight="bold" if k == most else "normal")
+                    low, high = _show(cell["low"], name), _show(cell["high"], name)
+                    text += f"\n({low})" if low == high else f"\n({low} to {high})"
+                ax.text(k, i, text, ha="center", va="center", fontsize=7.5, weight="bold" if k == most else "normal")
         ax.set_xticks(range(len(names)), names)
         ax.xaxis.tick_top()
         ax.tick_params(length=0, colors=INK)
@@ -60,25 +60,26 @@ def _draw_found(page: Namespace, path: Path) -> None:
     is_found = pd.Series(page["score"] > 99.5, cars.index)
     shown = cars.sample(min(len(cars), 2500), random_state=0)
     jitter = np.random.default_rng(0).uniform(-0.4, 0.4, len(cars))
-    with draw_figure(path, columns=2, figsize=(8, 3.4)) as (_, axes):
-        for ax, name, label in zip(axes[0], ("price", "km"), ("price", "kilometres"), strict=True):
-            ax.scatter(shown["year"] + jitter[shown.index], shown[name], s=2, color=SOFT, alpha=0.5, linewidths=0)
+    x = cars.assign(year=cars["year"] + jitter)
+    pairs = (("year", "price", "price"), ("year", "km", "km"), ("kw", "price", "kw"))
+    with draw_figure(path, columns=3, figsize=(9, 3.2)) as (_, axes):
+        for ax, (across, along, column) in zip(axes[0], pairs, strict=True):
+            ax.scatter(x[across][shown.index], shown[along], s=2, color=SOFT, alpha=0.5, linewidths=0)
             for mask, color, marker, text in (
                 (is_found, ACCENT, "o", "error, found"),
                 (~is_found, GREEN, "x", "error, not found"),
             ):
-                rows = cars.index[(truth == name) & mask]
-                style: dict[str, Any] = {"color": color, "marker": marker, "s": 26, "label": text, "zorder": 3}
-                ax.scatter(cars["year"][rows] + jitter[rows], cars[name][rows], **style)
-            ax.set(yscale="log", xlabel="year", ylabel=label)
+                rows = cars.index[(truth == column) & mask]
+                style: dict[str, Any] = {"color": color, "marker": marker, "s": 22, "label": text, "zorder": 3}
+                ax.scatter(x[across][rows], cars[along][rows], **style)
+            ax.set(yscale="log", xlabel=across, ylabel=along, title=f"errors in {column}")
         axes[0, 0].legend(frameon=False, loc="upper left", fontsize=8)
 
 
-def _show(value: object) -> str:
+def _show(value: object, name: str) -> str:
     if isinstance(value, str):
         return value
-    number = float(value)  # type: ignore[arg-type]
-    return f"{number:.0f}" if 1900 <= number <= 2100 and number == round(number) else f"{number:,.0f}"
+    return f"{float(value):.0f}" if name == "year" else f"{float(value):,.0f}"  # type: ignore[arg-type]
 
 
 EXPERIMENT = build_experiment("odd-cars", "Odd cars, and why", draw)
