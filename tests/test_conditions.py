@@ -275,7 +275,7 @@ def test_imputation_where_most_values_are_missing(monkeypatch):
     y = x + 0.2 * rng.normal(size=1000)
     frame = pd.DataFrame({"x": x, "y": np.where(rng.random(1000) < 1 / (1 + np.exp(3 * x)), np.nan, y)})
     density = FlowDensity(flow_options={"transforms": 2, "units": 8, "hidden_features": (32, 32)}, random_state=0)
-    density.set_params(missing="model", max_steps=250).fit(frame)
+    density.set_params(missing="model", dequantization="uniform", max_steps=250).fit(frame)
     holes = pd.DataFrame({"x": np.full(300, -1.0), "y": np.nan})
     errors = {}
     for trim in (True, False):
