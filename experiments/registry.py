@@ -67,6 +67,18 @@ GROUPS = {
         },
         help="run the benchmarks",
     ),
+    "examples": Group(
+        "examples",
+        "Worked examples of the documentation",
+        "The Python code of the pages in `docs/examples`, with full settings, and its figures.",
+        {
+            "odd-cars": "experiments.examples.odd_cars:EXPERIMENT",
+            "holes": "experiments.examples.holes:EXPERIMENT",
+            "portfolio": "experiments.examples.portfolio:EXPERIMENT",
+            "epidemic": "experiments.examples.epidemic:EXPERIMENT",
+        },
+        help="run the worked examples of the documentation",
+    ),
 }
 """The groups by name, with their experiments in the order of the page."""
 

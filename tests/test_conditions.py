@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +13,8 @@ from scipy import stats
 import elflow
 from elflow.flows.mixture import GaussianMixture
 from elflow.flows.whitening import Gaussian
-from elflow.tabular import FlowDensity, Info, PoorSampleWarning
+from elflow.tabular import ExtrapolationWarning, FlowDensity, Info, PoorSampleWarning
+from elflow.tabular._given import build_regions
 from elflow.tabular._proposals import Gaussians
 
 SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
@@ -265,6 +268,32 @@ def test_imputation_keeps_what_is_observed(mixed):
 
 
 @pytest.mark.slow
+def test_imputation_where_most_values_are_missing(monkeypatch):
+    """Noise that stands for missing values does not leak into filled ones: they follow the values that are present."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=1000)
+    y = x + 0.2 * rng.normal(size=1000)
+    frame = pd.DataFrame({"x": x, "y": np.where(rng.random(1000) < 1 / (1 + np.exp(3 * x)), np.nan, y)})
+    density = FlowDensity(flow_options={"transforms": 2, "units": 8, "hidden_features": (32, 32)}, random_state=0)
+    density.set_params(missing="model", dequantization="uniform", max_steps=250).fit(frame)
+    holes = pd.DataFrame({"x": np.full(300, -1.0), "y": np.nan})
+    errors = {}
+    for trim in (True, False):
+        monkeypatch.setattr(FlowDensity, "_has_uniform_cells", trim)
+        errors[trim] = float((density.impute(holes, random_state=0)["y"] + 1).std())
+    assert errors[True] < 0.75 * errors[False], errors
+
+
+def test_presence_has_the_probability_of_all_values(mixed):
+    """Half of the cells of the states, twice the density."""
+    regions = [build_regions(mixed.schema_, {}, 1, {"gap": np.ones(1, bool)}, trim) for trim in (False, True)]
+    position = mixed.schema_.positions("gap")[0]
+    whole, half = (stats.norm.cdf(r.upper[0, position]) - stats.norm.cdf(r.lower[0, position]) for r in regions)
+    factors = [r.offset[0].exp().item() for r in regions]
+    assert half.sum() * factors[1] == pytest.approx(whole.sum() * factors[0])
+    assert regions[1].upper[0, position].max() < regions[0].upper[0, position].max()
+
+
 def test_summaries_are_those_of_the_distribution(continuous):
     frame = pd.DataFrame(np.random.default_rng(6).normal(size=(5, 5)), columns=list("abcde"))
     holes = frame.assign(c=np.nan)
@@ -292,7 +321,10 @@ def test_probabilities_of_categories(mixed):
 
 def test_unlikely_conditions_end_and_warn(continuous, monkeypatch):
     monkeypatch.setattr(FlowDensity, "_find_gaussians", lambda self, context: one_gaussian(5))
-    with pytest.warns(PoorSampleWarning, match="effective sample size below"):
+    with (
+        pytest.warns(PoorSampleWarning, match="effective sample size below"),
+        pytest.warns(ExtrapolationWarning, match="far outside of the fitted values"),
+    ):
         rows = continuous.sample(20, given={"a": 60.0, "b": -60.0, "c": (200, 300)}, random_state=0)
     assert rows["c"].between(200, 300).all()
 
@@ -300,12 +332,17 @@ def test_unlikely_conditions_end_and_warn(continuous, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"nope": 1}, "column must be one of"),
+        ({"nope": 1}, "given must have only columns of .*, got 'nope'"),
         ({"kind": "z"}, "known values of 'kind', got 'z'"),
         ({"kind": ["a", "z"]}, "known values of 'kind', got 'z'"),
         ({"kind": ("a", "b")}, "no order"),
-        ({"x": (2, 1)}, "low <= high"),
-        ({"x": (1, 2, 3)}, "pair"),
+        ({"x": (2, 1)}, "given must have a range of 'x' with low <= high"),
+        ({"x": (1, 2, 3)}, "given must have a pair"),
+        ({"x": ("low", 3)}, "given must have numbers as range of 'x', got 'low'"),
+        ({"x": "large"}, "given must fit the columns: column 'x' must hold numbers, got object, first 'large'"),
+        (pd.DataFrame({"x": ["large"]}), "given must fit the columns: column 'x' must hold numbers"),
+        ({"spend": (-3, -2)}, "with values in it"),
+        ({"age": (200, 300)}, "with values in it"),
         ({"x": [1.0, 2.0]}, "a value or a range of 'x'"),
         ({"x": np.nan}, "must not hold nan for 'x'"),
         ({"x": elflow.MISSING}, "must not ask for missing values of 'x'"),
@@ -317,6 +354,62 @@ def test_unlikely_conditions_end_and_warn(continuous, monkeypatch):
 def test_wrong_conditions(mixed, given, message):
     with pytest.raises(ValueError, match=message):
         mixed.sample(2, given=given)
+
+
+@pytest.mark.parametrize("given", ["x", 3, {"x": {}}, {"x": np.ones(2)}])
+def test_conditions_of_a_wrong_type(mixed, given):
+    with pytest.raises((TypeError, ValueError), match=r"^given must (be conditions by column|have a value, a range)"):
+        mixed.sample(2, given=given)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_far"),
+    [
+        ({"x": 4.0}, False),
+        ({"x": 9.0}, True),
+        ({"x": (9.0, None)}, True),
+        ({"x": (2.0, None)}, False),
+        ({"spend": 0.0}, False),
+        ({"age": 200}, True),
+        ({"age": 75}, False),
+        ({"gap": elflow.MISSING}, False),
+        (pd.DataFrame({"x": [0.0, np.nan, -12.0]}), True),
+    ],
+)
+def test_conditions_far_outside_of_the_data_warn(mixed, given, is_far):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mixed.sample(2, given=given, random_state=0)
+    texts = [str(warning.message) for warning in caught if warning.category is ExtrapolationWarning]
+    assert bool(texts) == is_far, texts
+    if not isinstance(given, dict):
+        assert "in 1 of 3 rows, first row 2, got -12.0: the answer is an extrapolation" in texts[0]
+
+
+def test_a_range_beyond_the_cells_of_a_column_is_an_error():
+    """Samples have fitted values of discrete columns only: a range beyond these would give rows that contradict it."""
+    density = fit(pd.DataFrame({"k": np.tile(np.arange(5), 60), "x": np.random.default_rng(0).normal(size=300)}))
+    assert set(density.sample(20, given={"k": (4, 9)}, random_state=0)["k"]) == {4}
+    for condition in ((5, 9), (None, -1)):
+        with pytest.raises(ValueError, match=r"range of 'k' with values in it \(0 to 4\), got"):
+            density.sample(2, given={"k": condition})
+
+
+@pytest.mark.parametrize("freq", ["D", "h"])
+def test_times_without_a_zone_are_local_in_tables_and_conditions(freq):
+    times = pd.date_range("2024-01-01", periods=300, freq=freq, tz="America/New_York")
+    frame = pd.DataFrame({"time": times, "x": np.random.default_rng(0).normal(size=300)})
+    density = fit(frame)
+    naive = frame.assign(time=times.tz_localize(None))
+    assert np.array_equal(density.score_samples(naive), density.score_samples(frame))
+    assert np.array_equal(density.row_origin(naive), density.row_origin(frame))
+    assert density.impute(naive.assign(x=np.nan), method="median")["time"].equals(frame["time"])
+    ends = times[100], times[101]
+    plain = [end.tz_localize(None) for end in ends]
+    for value in (ends[0], plain[0], str(plain[0])):
+        assert set(density.sample(3, given={"time": value}, random_state=0)["time"]) == {ends[0]}
+    for condition in (ends, tuple(plain), tuple(map(str, plain))):
+        assert set(density.sample(40, given={"time": condition}, random_state=0)["time"]) == set(ends)
 
 
 def test_wrong_arguments(mixed):

@@ -13,7 +13,7 @@ from experiments.command import main as run_experiments
 from experiments.registry import GROUPS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SLOW = {"conditional.md", "quality.md", "tables.md"}
 """Pages whose code takes about five seconds or more."""
 COMMANDS = {"elflow": r"^\$ (elflow [a-z].*)$", "experiments": r"(?:^|`| )(python -m experiments [a-z][^`\n]*)"}
@@ -50,6 +50,12 @@ def test_code_runs(page, capsys, tmp_path, monkeypatch):
     namespace = {}
     for block in find_blocks(page, "python"):
         exec(compile(block, str(page), "exec"), namespace)
+    if page.parent.name == "examples":  # its figures can be drawn, and those of the page exist
+        drawn = import_module(f"experiments.examples.{page.stem.replace('-', '_')}").draw(namespace, tmp_path)
+        assert drawn
+        for file in drawn:
+            assert (tmp_path / file).read_bytes().startswith(b"\x89PNG")
+            assert f"(../images/{file})" in page.read_text()
 
 
 @every_page
@@ -119,8 +125,8 @@ def test_the_reference_documents_public_names():
 
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
-    missing = [page.name for page in PAGES if page.parent.name == "docs" and f": {page.name}\n" not in navigation]
-    assert not missing
+    paths = [page.relative_to(ROOT / "docs") for page in PAGES if page.parent != ROOT]
+    assert not [path for path in paths if f": {path}\n" not in navigation]
 
 
 def test_contributing_lists_every_module():

@@ -5,6 +5,7 @@ from elflow.tabular._defaults import default_recipe
 from elflow.tabular._drift_queries import DriftMonitor
 from elflow.tabular._flow import SAMPLE_BLOCK
 from elflow.tabular._given import MISSING
+from elflow.tabular._given_checks import ExtrapolationWarning
 from elflow.tabular._imputation import IMPUTATION_METHODS
 from elflow.tabular._info import Info, PoorSampleWarning, warn_if_poor
 from elflow.tabular._random import RandomState, as_generator
@@ -43,6 +44,7 @@ __all__ = [
     "Drift",
     "DriftMonitor",
     "DriftTest",
+    "ExtrapolationWarning",
     "FlowClassifier",
     "FlowDensity",
     "FlowImputer",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterable, Mapping
+from datetime import date
 from enum import Enum
+from itertools import pairwise
+from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +21,7 @@ from elflow.tabular._regions import Regions
 from elflow.tabular.columns import Column
 from elflow.tabular.schema import OutsideBoundsWarning, Schema
 
-__all__ = ["MISSING", "ColumnSet", "Missing", "build_regions", "is_unknown"]
+__all__ = ["MISSING", "ColumnSet", "Missing", "build_regions", "is_unknown", "list_sets"]
 
 GRID_TOLERANCE = 1e-6
 """Fraction of the spacing of a grid by which the ends of a range may be off a point of the grid."""
@@ -56,7 +59,11 @@ WHOLE: Intervals = [(-np.inf, np.inf)]
 
 
 def build_regions(
-    schema: Schema, conditions: Mapping[str, pd.Series], count: int, is_present: Mapping[str, BoolArray] | None = None
+    schema: Schema,
+    conditions: Mapping[str, pd.Series],
+    count: int,
+    is_present: Mapping[str, BoolArray] | None = None,
+    trim: bool = False,
 ) -> Regions:
     """Regions of features that conditions on columns allow.
 
@@ -66,6 +73,8 @@ def build_regions(
             ends may be None, a list or set of values, or `MISSING`. NaN and None are no condition.
         count: Number of rows N.
         is_present: Rows in which a column without condition must not be missing, by name, `(N,)` each.
+        trim: Whether points of these states are uniform in their cells: then half of each cell is enough, away from the
+            cell of missing values.
     """
     blocks: list[tuple[int, FloatArray, FloatArray]] = []  # position, lower and upper ends (N, J)
     gates = np.full((2, count, schema.features), np.inf)
@@ -73,9 +82,9 @@ def build_regions(
     offset = np.zeros(count)
     for column in schema.columns:
         *indicator, position = schema.positions(column.name)
-        sets = _list_sets(column, conditions.get(column.name), count)
+        sets = list_sets(column, conditions.get(column.name))
         if is_present is not None and column.missing and column.name in is_present:
-            present = ColumnSet([(-np.inf, float(ndtri(1 - column.shares[-1])))], WHOLE)
+            present = _encode_presence(column, trim)
             is_open = np.ones(count, bool)
             for index, _ in sets:
                 is_open[index] = False
@@ -119,7 +128,7 @@ def _stack(sets: Sets, count: int, name: str) -> tuple[FloatArray, FloatArray]:
     return ends[0], ends[1]
 
 
-def _list_sets(column: Column, conditions: pd.Series | None, count: int) -> Sets:
+def list_sets(column: Column, conditions: pd.Series | None) -> Sets:
     """Sets of a column in the rows with a condition."""
     if conditions is None:
         return []
@@ -161,6 +170,21 @@ def encode_condition(column: Column, condition: Any) -> ColumnSet:
     return _encode_choices(column, list(condition))
 
 
+def _encode_presence(column: Column, trim: bool) -> ColumnSet:
+    """Set of all states but that of missing values."""
+    if not trim:
+        return ColumnSet([(-np.inf, float(ndtri(1 - column.shares[-1])))], WHOLE)
+    # A flow is smooth across the end of a cell: some of the noise that stands for missing values leaks into the other
+    # states, and where most values are missing, there is more of it than of values. Points of a state are uniform in
+    # its cell, so that a part of the cell far from the end has the same distribution of everything else.
+    ends = np.concatenate([[0.0], np.cumsum(column.shares)[:-1]])
+    kept = []
+    for state, (low, high) in enumerate(pairwise(ends)):
+        start = low if state == 0 else low + (high - low) / 4
+        kept.append((float(ndtri(start)), float(ndtri(start + (high - low) / 2))))
+    return ColumnSet(kept, WHOLE, offset=float(np.log(2)))
+
+
 def _state_interval(column: Column, state: int) -> tuple[float, float]:
     """Interval of the indicator of a state."""
     ends = np.concatenate([[0.0], np.cumsum(column.shares)[:-1], [1.0]])
@@ -175,7 +199,7 @@ def _encode_values(column: Column, values: pd.Series) -> list[ColumnSet]:
         low, width, offset = column.encode(values)
     if np.isneginf(offset).any():
         outside = values[np.isneginf(offset)].iloc[0]
-        raise ValueError(f"values of {column.name!r} must be within its bounds {column.bounds}, got {outside!r}")
+        raise ValueError(f"values of {column.name!r} must be within its bounds {column.bounds}, got {outside:g}")
     # Cells are intervals of probabilities, and have a positive width; other values are points or intervals of z.
     is_cell = width > 0
     lower = np.where(is_cell, ndtri(np.clip(low, 0, 1)), low)
@@ -215,25 +239,28 @@ def _encode_choices(column: Column, choices: list[Any]) -> ColumnSet:
 def _encode_range(column: Column, condition: tuple[Any, ...]) -> ColumnSet:
     """Set of the values from low to high, both included."""
     if len(condition) != 2:
-        raise ValueError(f"a range of {column.name!r} must be a pair (low, high), got {condition!r}")
+        raise ValueError(f"given must have a pair (low, high) as range of {column.name!r}, got {condition!r}")
     if not column.has_order:
         raise ValueError(
             f"given must have a value or a set of values of {column.name!r}, whose categories have no order, got the "
             f"range {condition!r}: write a list for a set"
         )
-    low, high = (None if end is None or pd.isna(end) else end for end in condition)
+    low, high = (None if end is None or pd.isna(end) else _parse_end(column, end) for end in condition)
     if column.levels is not None:
         inside = _levels_between(column, low, high)
         if not inside:
-            raise ValueError(f"given must have a range of {column.name!r} with values in it, got {condition!r}")
+            raise _empty_range_error(column, condition)
         return _encode_choices(column, inside)
     if low is not None and high is not None and low > high:
-        raise ValueError(f"a range of {column.name!r} must have low <= high, got {condition!r}")
+        raise ValueError(f"given must have a range of {column.name!r} with low <= high, got {condition!r}")
     lower = -np.inf if low is None else _encode_lower(column, low)
     upper = np.inf if high is None else _encode_upper(column, high)
+    first, last = column.sampled_range
+    rounding = 1e-9 if column.is_discrete else 0.0  # a cell that ends where the fitted ones begin is beyond them
+    is_beyond = lower > last - rounding or upper < first + rounding
     if not column.shares:
-        if not lower <= upper or (lower == upper and low != high):
-            raise ValueError(f"given must have a range of {column.name!r} with values in it, got {condition!r}")
+        if is_beyond or not lower <= upper or (lower == upper and low != high):
+            raise _empty_range_error(column, condition)
         return ColumnSet(None, [(lower, upper)])
     atoms = [
         state
@@ -243,12 +270,18 @@ def _encode_range(column: Column, condition: tuple[Any, ...]) -> ColumnSet:
         and (high is None or atom <= high + GRID_TOLERANCE * (column.step or 0.0))
     ]
     states = [_state_interval(column, state) for state in atoms]
-    if not upper > lower:
+    if is_beyond or not upper > lower:
         if not states:
-            raise ValueError(f"given must have a range of {column.name!r} with values in it, got {condition!r}")
+            raise _empty_range_error(column, condition)
         return ColumnSet(_merge(states), WHOLE)
     state = _state_interval(column, column.position)
     return ColumnSet(_merge([*states, state]), [(lower, upper)], state)
+
+
+def _empty_range_error(column: Column, condition: tuple[Any, ...]) -> ValueError:
+    """Error about a range in which the column has no values."""
+    values = column.describe()["values"]
+    return ValueError(f"given must have a range of {column.name!r} with values in it ({values}), got {condition!r}")
 
 
 def _levels_between(column: Column, low: Any, high: Any) -> list[Any]:
@@ -267,8 +300,7 @@ def _levels_between(column: Column, low: Any, high: Any) -> list[Any]:
 def _encode_lower(column: Column, low: Any) -> float:
     """Number z above which values are at least `low`."""
     if column.kind == "datetime":
-        low = _as_time(column, low)
-        return float(column.encode_upper(low - _time_step(column))[0])
+        return float(column.encode_upper(pd.Series([low - _time_step(column)]))[0])
     if column.step is not None and (column.is_discrete or column.dithered):
         multiple = np.ceil(float(low) / column.step - GRID_TOLERANCE) - 1
         return float(column.encode_upper(pd.Series([multiple * column.step]))[0])
@@ -278,18 +310,24 @@ def _encode_lower(column: Column, low: Any) -> float:
 def _encode_upper(column: Column, high: Any) -> float:
     """Number z up to which values are at most `high`."""
     if column.kind == "datetime":
-        return float(column.encode_upper(_as_time(column, high))[0])
+        return float(column.encode_upper(pd.Series([high]))[0])
     if column.step is not None and (column.is_discrete or column.dithered):
         multiple = np.floor(float(high) / column.step + GRID_TOLERANCE)
         return float(column.encode_upper(pd.Series([multiple * column.step]))[0])
     return float(column.encode_upper(pd.Series([float(high)]))[0])
 
 
-def _as_time(column: Column, value: Any) -> pd.Series:
-    """A datetime as a series of the column's dtype."""
-    if isinstance(value, str):
-        return column.parse_times(pd.Series([value]))
-    return pd.Series([pd.Timestamp(value)])
+def _parse_end(column: Column, end: Any) -> Any:
+    """End of a range: a number, a datetime in the time zone of the column, or a category."""
+    if column.levels is not None:
+        return end
+    if column.kind != "datetime":
+        if not isinstance(end, Number):
+            raise ValueError(f"given must have numbers as range of {column.name!r}, got {end!r}")
+        return end
+    if not isinstance(end, str | date | np.datetime64):  # a Timestamp is a date, too
+        raise ValueError(f"given must have datetimes as range of {column.name!r}, got {end!r}")
+    return column.parse_times(pd.Series([end if isinstance(end, str) else pd.Timestamp(end)])).iloc[0]
 
 
 def _time_step(column: Column) -> pd.Timedelta:

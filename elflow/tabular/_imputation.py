@@ -52,7 +52,8 @@ class ImputationQueries(RegionQueries):
             X: The table, `(N, columns)`.
             n_draws: Number of tables to draw (multiple imputation).
             method: `"sample"` draws values; the others fill each cell by a summary of its own distribution: `"median"`,
-                `"mean"` (which minimises squared errors) or `"mode"`. Categories without an order have the mode.
+                `"mean"` (for small squared errors; values beyond the 1% and 99% quantiles count as these) or `"mode"`.
+                Categories without an order have the mode.
             context: Context of the rows, a table of N rows, if the density was fitted with one.
             random_state: Seed or generator.
             return_info: Whether to return an `Info` as well.
@@ -107,7 +108,8 @@ class ImputationQueries(RegionQueries):
         part = frame.iloc[rows].reset_index(drop=True)
         is_hole = {name: mask[rows] for name, mask in unknown.items()}
         c = encode_context(self.context_schema_, None if context is None else context.iloc[rows])
-        regions = build_regions(self.schema_, {name: part[name] for name in part}, len(part), is_hole)
+        conditions = {name: part[name] for name in part}
+        regions = build_regions(self.schema_, conditions, len(part), is_hole, self._has_uniform_cells)
         scorer, gaussians = Scorer(self.model_.flow), self._find_gaussians(c)
         if method == "sample":
             draws = draw_points(scorer, gaussians, regions, c, n_draws, generator)

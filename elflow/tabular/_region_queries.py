@@ -14,6 +14,7 @@ from elflow._checks import check_count
 from elflow.flows.mixture import GaussianMixture
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._given import Missing, build_regions
+from elflow.tabular._given_checks import check_conditions
 from elflow.tabular._info import Info, describe_info, make_info, warn_if_poor
 from elflow.tabular._inputs import TableEstimator
 from elflow.tabular._particles import MAX_GROWTH, Scorer, weigh_points, weigh_until_precise
@@ -62,7 +63,7 @@ class RegionQueries(TableEstimator):
             return self._as_holed_frame(X)
         if given is None or _is_names(given):
             raise ValueError("X must be a table with the values of the columns given, got None")
-        count = 1 if isinstance(given, Mapping) else len(as_frame(given, self.schema_.names))
+        count = 1 if isinstance(given, Mapping) else len(self._as_conditions(given))
         context_frame = self._as_context(context)
         count = count if context_frame is None else len(context_frame)
         return pd.DataFrame(np.nan, range(count), self.schema_.names)
@@ -80,10 +81,16 @@ class RegionQueries(TableEstimator):
         if given is None:
             return {other: frame[other] for other in self.schema_.names if other != name}
         if isinstance(given, Mapping):
-            conditions = {self._column_name(key): value for key, value in given.items()}
+            conditions = {self._given_name(key): value for key, value in given.items()}
             result = {}
             for key, value in conditions.items():
-                if not isinstance(value, tuple | list | set | frozenset | Missing) and pd.isna(value):
+                is_set = isinstance(value, tuple | list | set | frozenset | Missing)
+                if not is_set and (np.ndim(value) or isinstance(value, Mapping)):
+                    raise TypeError(
+                        f"given must have a value, a range (low, high), a list of values or elflow.MISSING for "
+                        f"{key!r}, got {type(value).__name__}"
+                    )
+                if not is_set and pd.isna(value):
                     raise ValueError(
                         f"given must not hold {value!r} for {key!r}: leave the column out, or use elflow.MISSING for "
                         "missing values"
@@ -91,7 +98,7 @@ class RegionQueries(TableEstimator):
                 self._check_level(key, value)
                 result[key] = pd.Series([value] * len(frame), dtype=object)
         elif _is_names(given):
-            names = [self._column_name(key) for key in cast(Sequence[Hashable], given)]
+            names = [self._given_name(key) for key in cast(Sequence[Hashable], given)]
             result = {key: frame[key] for key in names}
         else:
             conditions_frame = self._as_conditions(cast(Table, given))
@@ -102,11 +109,22 @@ class RegionQueries(TableEstimator):
             result = {key: conditions_frame[key] for key in conditions_frame.columns}
         if name in result:
             raise ValueError(f"given must not have a condition on the column {name!r} itself")
+        check_conditions(self.schema_, result)
         return result
+
+    def _given_name(self, key: Hashable) -> str:
+        """Name of a column of `given`."""
+        try:
+            return self._column_name(key)
+        except (TypeError, ValueError):
+            raise ValueError(f"given must have only columns of {self.schema_.names}, got {key!r}") from None
 
     def _as_conditions(self, given: Table) -> pd.DataFrame:
         """A table of conditions as a frame with some of the columns of the schema."""
-        frame = as_frame(given, self.schema_.names)
+        try:
+            frame = as_frame(given, self.schema_.names)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"given must be conditions by column or a table of them: {error}") from None
         if unknown := [key for key in frame.columns if key not in self.schema_.names]:
             raise ValueError(f"given must have only columns of {self.schema_.names}, got {unknown}")
         return frame
@@ -117,6 +135,11 @@ class RegionQueries(TableEstimator):
         if levels is None or isinstance(value, tuple | list | set | frozenset | Missing) or value in levels:
             return
         raise ValueError(f"given must have one of the {len(levels)} known values of {name!r}, got {value!r}")
+
+    @property
+    def _has_uniform_cells(self) -> bool:
+        """Whether points are uniform in their cells: with `dequantization="uniform"`."""
+        return self.model_.noise is None and self.model_.cell_noise is None
 
     def _find_gaussians(self, context: Tensor | None) -> Gaussians:
         """Gaussians of the density, or Gaussians that are fitted to its samples."""
@@ -173,7 +196,7 @@ class RegionQueries(TableEstimator):
         gaussians, scorer = self._find_gaussians(context), Scorer(self.model_.flow)
         log_density, sizes = np.zeros(count), np.zeros(count)
         is_present = {name: np.ones(count, bool) for name in present}
-        regions = build_regions(self.schema_, conditions, count, is_present)
+        regions = build_regions(self.schema_, conditions, count, is_present, self._has_uniform_cells)
         if fixed:
             positions = [position for name in fixed for position in self.schema_.positions(name)]
             regions = regions.replace_features(build_regions(self.schema_, fixed, 1), positions)
@@ -199,7 +222,8 @@ class RegionQueries(TableEstimator):
         check_count("n_points", n_points)
         column = self.schema_.column(name)
         *indicator, position = self.schema_.positions(name)
-        regions = build_regions(self.schema_, conditions, count, {name: np.ones(count, bool)})
+        is_present = {name: np.ones(count, bool)}
+        regions = build_regions(self.schema_, conditions, count, is_present, self._has_uniform_cells)
         gaussians, scorer = self._find_gaussians(context), Scorer(self.model_.flow)
         groups = list(weigh_until_precise(scorer, gaussians, regions, context, n_points))
         size = max((particles.z.shape[1] for _, particles in groups), default=1)

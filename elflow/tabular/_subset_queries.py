@@ -52,7 +52,7 @@ class SubsetQueries(ImputationQueries, GivenSamples):
             return Marginal(self, names)
         if not isinstance(given, Mapping):
             raise TypeError(f"given must be a dictionary of conditions by column, got {type(given).__name__}")
-        if both := [name for name in map(self._column_name, given) if name in names]:
+        if both := [name for name in map(self._given_name, given) if name in names]:
             raise ValueError(f"given must not have a condition on {both[0]!r}, one of the columns")
         return Marginal(self, names, given)
 

@@ -15,6 +15,9 @@ __all__ = ["cast_frame", "decode_frame", "summarize"]
 N_BANDWIDTHS = 0.9
 """Factor of the bandwidth of the kernel density whose maximum is the mode of a continuous column (Silverman)."""
 
+MEAN_TAIL = 0.01
+"""Probability of each tail whose values do not count for a mean: one point of a heavy tail may outweigh all others."""
+
 
 def decode_frame(schema: Schema, z: FloatArray) -> pd.DataFrame:
     """Decode features `(N, features)` to a pandas frame with the names and dtypes of the schema."""
@@ -75,6 +78,7 @@ def _summarize_column(column: Column, decoded: pd.Series, weights: FloatArray, m
         return pd.Series(values[best], name=column.name)
     if method == "mean" and column.kind in ("continuous", "integer"):
         numbers = np.where(is_present, pd.to_numeric(decoded).to_numpy(np.float64).reshape(weights.shape), 0.0)
+        numbers = _winsorize(numbers, weights, MEAN_TAIL)
         mean = (numbers * weights).sum(1) / np.maximum(weights.sum(1), 1e-300)
         if column.kind == "integer":
             mean = np.round(mean)
@@ -93,6 +97,22 @@ def _find_most_frequent(codes: IntArray, weights: FloatArray, count: int) -> Int
     rows = np.broadcast_to(np.arange(len(codes))[:, None], codes.shape)
     np.add.at(total, (rows, np.maximum(codes, 0)), weights)
     return total.argmax(1)
+
+
+def _winsorize(numbers: FloatArray, weights: FloatArray, tail: float) -> FloatArray:
+    """Numbers `(N, K)` with those in the two tails of each row moved to the ends of the rest.
+
+    Example:
+        >>> _winsorize(np.array([[1.0, 2.0, 3.0, 1e9]]), np.full((1, 4), 0.25), 0.3).tolist()
+        [[2.0, 2.0, 3.0, 3.0]]
+    """
+    order = np.argsort(numbers, 1, kind="stable")
+    total = np.cumsum(np.take_along_axis(weights, order, 1), 1)
+    ends = []
+    for probability in (tail, 1 - tail):
+        index = (total < probability * total[:, -1:]).sum(1, keepdims=True).clip(max=numbers.shape[1] - 1)
+        ends.append(np.take_along_axis(numbers, np.take_along_axis(order, index, 1), 1))
+    return np.clip(numbers, *ends)
 
 
 def _find_median(codes: IntArray, weights: FloatArray) -> IntArray:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from elflow.tabular._arrays import IntArray
 
-__all__ = ["datetimes_to_integers", "describe_range", "parse_iso_datetimes"]
+__all__ = ["datetimes_to_integers", "describe_range", "localize", "parse_iso_datetimes"]
 
 
 def datetimes_to_integers(
@@ -20,7 +20,7 @@ def datetimes_to_integers(
         present: Datetimes or strings in ISO format, none of them missing; those with a time zone are converted to UTC.
         unit: Unit to convert to, such as `"ns"`; None keeps that of the column.
         local: Whether datetimes with a time zone are in local time instead.
-        zone: Time zone to convert to; None keeps that of the column.
+        zone: Time zone of the column: datetimes without a time zone are in it. None for a column without one.
     """
     if pd.api.types.is_string_dtype(present.dtype) and len(present):
         present = parse_iso_datetimes(name, present, zone)
@@ -28,8 +28,8 @@ def datetimes_to_integers(
         raise ValueError(f"column {name!r} must hold datetimes, got {present.dtype}")
     try:
         present = present.astype(present.dtype.numpy_dtype) if hasattr(present.dtype, "pyarrow_dtype") else present
-        if zone is not None and present.dt.tz is not None:
-            present = present.dt.tz_convert(zone)
+        if zone is not None:
+            present = localize(present, zone) if present.dt.tz is None else present.dt.tz_convert(zone)
         if present.dt.tz is None:
             naive = present
         else:
@@ -67,8 +67,18 @@ def parse_iso_datetimes(name: str, present: pd.Series, zone: str | None) -> pd.S
             f"{present[has_offset].iloc[0]!r} and {present[~has_offset].iloc[0]!r}"
         )
     if zone is not None and parsed.dt.tz is None:
-        parsed = parsed.dt.tz_localize(zone, ambiguous=np.ones(len(parsed), bool), nonexistent="shift_forward")
+        parsed = localize(parsed, zone)
     return parsed
+
+
+def localize(naive: pd.Series, zone: object) -> pd.Series:
+    """Local times of a zone; an hour that the clock skips becomes the next one, and one that it repeats the first.
+
+    Example:
+        >>> localize(pd.Series(pd.to_datetime(["2024-03-31 02:30"])), "Europe/Berlin").dt.hour.tolist()
+        [3]
+    """
+    return naive.dt.tz_localize(zone, ambiguous=np.ones(len(naive), bool), nonexistent="shift_forward")
 
 
 def describe_range(first: int, last: int, unit: str, zone: str | None = None, local: bool = False) -> str:

@@ -194,17 +194,38 @@ class Column:
         return min(-10.0, self.map.first - 2), max(10.0, self.map.last + 2)
 
     @property
+    def fitted_range(self) -> tuple[float, float]:
+        """Numbers z of the smallest and of the largest fitted value, apart from atoms; those at the ends of cells."""
+        if isinstance(self.map, Steps):
+            ends = ndtri(self.map.cumulative[[0, -1]])
+            return float(ends[0]), float(ends[1])
+        return self.map.first, self.map.last
+
+    @property
+    def sampled_range(self) -> tuple[float, float]:
+        """Smallest and largest number z that `decode` does not clip."""
+        if isinstance(self.map, Steps) or self.kind == "integer":
+            return self.fitted_range
+        ends = [self.map(np.array([end]))[0][0] if np.isfinite(end) else end for end in (self.map.low, self.map.high)]
+        return float(ends[0]), float(ends[1])
+
+    @property
     def _zone(self) -> str | None:
         """Time zone of a column of datetimes, if it has one."""
         dtype = pd.api.types.pandas_dtype(self.dtype) if self.kind == "datetime" else None
         return str(dtype.tz) if isinstance(dtype, pd.DatetimeTZDtype) else None
 
     def parse_times(self, values: pd.Series) -> pd.Series:
-        """The values of a column of datetimes, `(N,)`, with strings in ISO format parsed; other values unchanged."""
+        """Datetimes from strings in ISO format; those without a time zone are in that of the column, `(N,)`.
+
+        Values of other columns are unchanged.
+        """
         present = _kinds.convert_objects(self.name, values[values.notna()]) if self.kind == "datetime" else values[:0]
-        if not len(present) or not pd.api.types.is_string_dtype(present.dtype):
-            return values
-        return _times.parse_iso_datetimes(self.name, present, self._zone).reindex(values.index)
+        if len(present) and pd.api.types.is_string_dtype(present.dtype):
+            return _times.parse_iso_datetimes(self.name, present, self._zone).reindex(values.index)
+        if self._zone is not None and isinstance(present.dtype, np.dtype) and present.dtype.kind == "M":
+            return _times.localize(present, self._zone).reindex(values.index)
+        return values
 
     def encode(self, values: Values, states: IntArray | None = None) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Cells of values, `(N,)`.
@@ -353,11 +374,7 @@ class Column:
             dtype = pd.api.types.pandas_dtype(self.dtype)
             if not isinstance(dtype, pd.DatetimeTZDtype):
                 return values
-            if self.local:  # an hour that a change of the clock skips becomes the next one
-                return values.dt.tz_localize(
-                    dtype.tz, ambiguous=np.ones(len(values), bool), nonexistent="shift_forward"
-                )
-            return values.dt.tz_localize("UTC")
+            return _times.localize(values, dtype.tz) if self.local else values.dt.tz_localize("UTC")
         if self.kind == "continuous":
             return pd.Series(_grids.multiply_step(integers, self.step or 1.0))
         return pd.Series(integers * int(self.step or 1))

@@ -37,7 +37,7 @@ def test_measures_of_imputation():
     truth = pd.DataFrame({"x": rng.normal(size=2000), "kind": rng.choice(["a", "b"], 2000)})
     mask = np.ones(truth.shape, bool)
     zero = pd.DataFrame({"x": np.zeros(2000), "kind": ["a"] * 2000})
-    draws = [pd.DataFrame({"x": rng.normal(size=2000)}) for _ in range(100)]
+    draws = [pd.DataFrame({"x": rng.normal(size=2000)}) for _ in range(imputation.N_DRAWS)]
     points = dict.fromkeys(("mean", "median", "mode"), zero)
     found = imputation.measure(truth, truth, mask, points, draws)
     unit = truth["x"].sub(truth["x"].median()).abs().mean()
@@ -46,7 +46,7 @@ def test_measures_of_imputation():
     # E|X - Y| - E|Y - Y'| / 2 of independent standard normals is 1 / sqrt(pi).
     assert found["crps"] == pytest.approx(1 / np.sqrt(np.pi) / unit, rel=0.03)
     assert found["crps"] < imputation.measure(truth, truth, mask, points, [])["crps"]
-    assert found["coverage"] == pytest.approx(0.9, abs=0.03)
+    assert found["coverage"] == pytest.approx(0.9, abs=0.02)  # of quantiles of 39 draws it would be 0.86
     assert found["accuracy"] == pytest.approx((truth["kind"] == "a").mean())
 
 

@@ -1,0 +1,1 @@
+"""Worked examples of the documentation: their code with full settings, what it prints, and their figures."""
