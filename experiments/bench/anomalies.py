@@ -46,8 +46,6 @@ SYSTEMS = {
     "lof": "LOF",
 }
 FLOWS = ["elflow", "untrimmed"]
-MAIN = {"unsupervised": "elflow", "novelty": "untrimmed"}
-"""The detector whose density is also scored without the mixture of numbers, by protocol."""
 FITTED = [system for system in SYSTEMS if system != "density"]
 """Systems that are fitted: the density alone is a part of another one."""
 
@@ -69,7 +67,7 @@ def jobs(plan: Plan) -> list[Job]:
         for protocol in plan.options.get("protocols", PROTOCOLS)
         for system in plan.options.get("systems", FITTED)
         # Without anomalies in the fitted rows there is nothing to trim.
-        if (protocol, system) != ("novelty", "elflow")
+        if (protocol, system) != ("novelty", "untrimmed")
     ]
 
 
@@ -123,7 +121,7 @@ def _score(settings: Record, fitted: pd.DataFrame, scored: pd.DataFrame) -> dict
         from elflow.integrations.pyod import FlowDetector  # needs PyOD
 
         density = FlowDensity(max_steps=settings["max_steps"])
-        n_rounds = 2 if system == "elflow" else 0
+        n_rounds = 2 if system == "elflow" and settings["protocol"] == "unsupervised" else 0
         flow = FlowDetector(contamination=CONTAMINATION, density=density, n_rounds=n_rounds, random_state=seed)
         scores = flow.fit(fitted).decision_function(scored)
         return {"": np.asarray(scores), ALONE: flow.density_.anomaly_score(scored)}
@@ -193,7 +191,7 @@ def _collect(plan: Plan, records: dict[str, Record], protocol: str, measure: str
         keys = {system: f"{name}-{protocol}-{system}-" for system in SYSTEMS}
         groups = group_records(records, keys.values())
         means = {s: mean_and_error([r[measure] for r in groups[key]])[0] for s, key in keys.items() if key in groups}
-        main = groups.get(keys[MAIN[protocol]], [])
+        main = groups.get(keys["elflow"], [])
         if main:
             means["density"] = mean_and_error([r[ALONE + measure] for r in main])[0]
         if means:
