@@ -35,6 +35,11 @@ def contaminated(n=400, seed=0):
 
 
 @pytest.fixture(scope="module")
+def numeric():
+    return small(members=("identity", "gaussian"), n_rounds=0).fit(contaminated()[0][["a", "b"]])
+
+
+@pytest.fixture(scope="module")
 def fitted():
     return small(members=("identity", "gaussian")).fit(contaminated()[0])
 
@@ -43,6 +48,7 @@ def test_attributes(fitted):
     frame, is_odd = contaminated()
     scores = fitted.decision_scores_
     assert (scores == fitted.decision_function(frame)).all()
+    assert scores == pytest.approx(-fitted.density_.score_samples(frame))
     assert roc_auc_score(is_odd, scores) > 0.95
     assert fitted.labels_.sum() == is_odd.sum()
     assert (fitted.labels_ == (scores > fitted.threshold_)).all()
@@ -68,22 +74,19 @@ def test_rows_that_stay_odd_lose_weight(fitted):
     assert small(n_rounds=0).fit(contaminated()[0]).weights_.min() == 1
 
 
-def test_scores_are_surprise_in_both_views(fitted):
-    frame, _ = contaminated(seed=1)
-    reference = fitted.density_.reference_scores_
-    lowest = pd.concat([frame.head(2), frame.tail(1).assign(b=50.0)])
-    in_density = [
-        -np.log(max(1 / len(reference), (reference <= log_density).mean()))
-        for log_density in fitted.density_.score_samples(lowest)
-    ]
-    in_mixture = fitted.decision_function(lowest) - in_density
-    assert (in_mixture[:2] > -0.1).all()
-    assert (in_mixture[:2] < np.log(400)).all()
-    assert in_mixture[2] > 10  # both views extrapolate
-    alone = small(mixture=False, n_rounds=0).fit(frame)
+def test_scores_are_surprise_in_both_views():
+    frame, _ = contaminated()
+    numbers = frame[["a", "b"]]
+    both, alone = (small(mixture=mixture, n_rounds=0).fit(numbers) for mixture in (True, False))
     assert alone.mixture_ is None
-    assert alone.decision_scores_ == pytest.approx(-alone.density_.score_samples(frame))
-    assert small(n_rounds=0).fit(frame[["a", "kind"]]).mixture_ is None  # one number has no relations
+    assert alone.decision_scores_ == pytest.approx(-alone.density_.score_samples(numbers))
+    scored = pd.concat([numbers.head(2), numbers.tail(1).assign(b=50.0)])
+    reference = both.density_.reference_scores_
+    shares = [max(1 / len(reference), (reference <= score).mean()) for score in both.density_.score_samples(scored)]
+    in_mixture = both.decision_function(scored) + np.log(shares)
+    assert ((in_mixture[:2] > -0.1) & (in_mixture[:2] < np.log(400))).all()
+    assert in_mixture[2] > 10  # both views extrapolate
+    assert small(n_rounds=0).fit(frame).mixture_ is None  # a category has no distances
 
 
 def test_clusters_that_were_never_seen():
@@ -135,8 +138,11 @@ def test_same_seed_same_scores():
     assert (first == second).all()
 
 
-def test_save_and_load(fitted, tmp_path):
+@pytest.mark.parametrize("name", ["fitted", "numeric"])
+def test_save_and_load(name, request, tmp_path):
     frame, _ = contaminated(seed=1)
+    fitted = request.getfixturevalue(name)
+    assert (fitted.mixture_ is None) == (name == "fitted")
     fitted.save(tmp_path / "detector.elf")
     joblib.dump(fitted, tmp_path / "detector.joblib")
     for same in (FlowDetector.load(tmp_path / "detector.elf"), joblib.load(tmp_path / "detector.joblib")):

@@ -17,6 +17,8 @@ from elflow.tabular import Schema, rank_log_density, summarize_log_density
 __all__ = ["NumberMixture", "measure_surprise"]
 
 FloatArray = NDArray[np.float64]
+NUMBERS = ["continuous", "integer", "boolean"]
+"""Kinds of columns whose values have distances."""
 N_COMPONENTS = (1, 2, 4, 8, 16, 32)
 """Numbers of Gaussians that are tried, as long as the held-out log-likelihood increases."""
 NOISE = (0.003, 0.03, 0.3)
@@ -54,14 +56,14 @@ def measure_surprise(log_density: FloatArray, reference: FloatArray) -> FloatArr
 
 @dataclass
 class NumberMixture:
-    """Gaussian mixture of the numeric columns of a table, each divided by its standard deviation.
+    """Gaussian mixture of the columns of a table of numbers, each divided by its standard deviation.
 
     Its number of components, and the noise that is added to their covariances, are those with the highest held-out
     log-likelihood.
     """
 
     names: list[str]
-    """The numeric columns that are not constant."""
+    """The columns that are not constant."""
     mean: FloatArray
     scale: FloatArray
     """Means and standard deviations of the columns, `(columns,)`."""
@@ -73,7 +75,9 @@ class NumberMixture:
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, schema: Schema, rng: np.random.RandomState) -> NumberMixture | None:
-        """Fit the mixture to rows; None if the table has fewer than two numeric columns, or too few rows.
+        """Fit the mixture to rows; None if not all columns are numbers, if fewer than two vary, or with too few rows.
+
+        A mixture that sees some columns of a row only, and not its categories, has little to say about the row.
 
         Arguments:
             frame: The rows.
@@ -87,7 +91,9 @@ class NumberMixture:
             >>> mixture.measure_surprise(pd.DataFrame({"a": [0.0, 9.0], "b": [0.0, -9.0]})).round().tolist()[0]
             0.0
         """
-        names = [column.name for column in schema.columns if column.kind in ("continuous", "integer")]
+        if any(column.kind not in NUMBERS for column in schema.columns):
+            return None
+        names = list(schema.names)
         rows = rng.permutation(len(frame))[:MAX_ROWS]
         numbers = _to_numbers(frame.iloc[rows], names)
         with warnings.catch_warnings(), np.errstate(over="ignore", invalid="ignore"):

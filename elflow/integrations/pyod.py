@@ -56,8 +56,8 @@ class FlowDetector(BaseDetector):
         density: The density to fit, a `FlowDensity`; None for the default one.
         n_rounds: Number of rounds in which rows lose weight; 0 for a table without anomalies, which takes less time.
         random_state: Seed or generator of the fits.
-        mixture: Whether the Gaussian mixture contributes, if there are two numeric columns or more. Without it, scores
-            are minus log-densities in nats.
+        mixture: Whether the Gaussian mixture contributes, if all columns are numbers. Without it, scores are minus
+            log-densities in nats.
 
     Attributes:
         decision_scores_: Scores of the fitted rows, `(N,)`: the higher, the more anomalous.
