@@ -28,7 +28,7 @@ __all__ = ["EXPERIMENT"]
 
 N_SEEDS = 3
 CONTAMINATION = 0.1
-"""Share of anomalies in the fitted rows of the unsupervised protocol, and in the scored rows of the other one."""
+"""Share of anomalies in the fitted rows of the unsupervised protocol. The other protocol scores all anomalies."""
 NOVELTY_SHARE = 0.7
 """Share of the ordinary rows that is fitted in the novelty protocol."""
 ALONE = "density_"
