@@ -17,10 +17,18 @@ def small(**parameters):
     return FlowDensity(**{"flow_options": SMALL, "max_steps": 1, "members": ["cholesky", "gaussian"]} | parameters)
 
 
+UNMET_CHECKS = {
+    # Batches are random, and some rows are held out: the rows of a table that repeats some are others. scikit-learn
+    # leaves this check out for its own estimators of this kind, too.
+    "check_sample_weight_equivalence_on_dense_data": "weights are not exactly repetitions",
+}
+
+
 def list_checks():
     estimators = [FlowClassifier(small(), random_state=0), FlowRegressor(small(), random_state=0)]
     checks = [pair for estimator in estimators for pair in estimator_checks_generator(estimator)]
-    return [(estimator, check) for estimator, check in checks if "array_api" not in str(check)]
+    left_out = ["array_api", *UNMET_CHECKS]
+    return [(estimator, check) for estimator, check in checks if not any(name in str(check) for name in left_out)]
 
 
 @pytest.mark.slow
@@ -85,6 +93,20 @@ def test_priors():
     other = FlowClassifier(small(), random_state=0).fit(X, y)
     shift = np.log(other.class_prior_[1] / other.class_prior_[0])
     assert other.decision_function(X) - classifier.decision_function(X) == pytest.approx(shift)
+
+
+def test_weights_of_the_classifier():
+    """A row of weight zero has no effect, not even if its class has no other rows; weights shift the frequencies."""
+    X, y, _ = two_classes(200)
+    labels = np.where(np.arange(200) < 60, "unused", y)
+    weight = np.where(np.arange(200) < 60, 0.0, np.where(y == "yes", 3.0, 1.0))
+    weighted = FlowClassifier(small(), random_state=0).fit(X, labels, sample_weight=weight)
+    alone = FlowClassifier(small(), random_state=0).fit(X[60:], y[60:], sample_weight=weight[60:])
+    assert weighted.classes_.tolist() == ["no", "yes"]
+    assert (weighted.decision_function(X) == alone.decision_function(X)).all()
+    assert (weighted.anomaly_score(X) == alone.anomaly_score(X)).all()
+    n_yes, n_no = (y[60:] == "yes").sum(), (y[60:] == "no").sum()
+    assert weighted.class_prior_ == pytest.approx([n_no / (n_no + 3 * n_yes), 3 * n_yes / (n_no + 3 * n_yes)])
 
 
 @pytest.mark.filterwarnings("ignore:.*outside its declared bounds")
@@ -153,6 +175,20 @@ def test_samples_follow_the_quantiles(regressor):
     quantiles = regressor.predict_quantiles(X, np.linspace(0.01, 0.99, 99))
     for row, levels in zip(samples, quantiles, strict=True):
         assert kstest(np.interp(row, levels, np.linspace(0.01, 0.99, 99)), "uniform").pvalue > 1e-3
+
+
+def test_weights_of_the_regressor():
+    """A row of weight zero has no effect, and weights shift the distribution."""
+    X = pd.DataFrame({"x": np.zeros(800)})
+    y = np.random.default_rng(0).normal(size=800) + np.repeat([0.0, 8.0], 400)
+    weight = np.repeat([0.0, 1.0], 400)
+    weighted = FlowRegressor(small(), random_state=0).fit(X, y, sample_weight=weight)
+    alone = FlowRegressor(small(), random_state=0).fit(X[400:], y[400:])
+    tilted = FlowRegressor(small(max_steps=30), random_state=0).fit(X, y, sample_weight=weight + 0.25)
+    assert (weighted.log_density(X, y) == alone.log_density(X, y)).all()
+    assert tilted.predict(X[:1])[0] == pytest.approx(8 * 1.25 / 1.5, abs=0.6)
+    with pytest.raises(ValueError, match="sample_weight must have a positive weight, got 800 zeros"):
+        FlowRegressor(small()).fit(X, y, sample_weight=np.zeros(800))
 
 
 def test_errors_of_the_regressor():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import joblib
 import numpy as np
 import pandas as pd
@@ -10,6 +12,7 @@ from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
 from elflow import FlowDensity
+from elflow.integrations._number_mixture import NumberMixture
 from elflow.integrations.pyod import FlowDetector
 
 SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
@@ -29,6 +32,11 @@ def contaminated(n=400, seed=0):
     n_odd = round(0.05 * n)
     frame.loc[n - n_odd :, "b"] = -frame.loc[n - n_odd :, "a"] + rng.normal(size=n_odd)
     return frame, np.arange(n) >= n - n_odd
+
+
+@pytest.fixture(scope="module")
+def numeric():
+    return small(members=("identity", "gaussian"), n_rounds=0).fit(contaminated()[0][["a", "b"]])
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +74,52 @@ def test_rows_that_stay_odd_lose_weight(fitted):
     assert small(n_rounds=0).fit(contaminated()[0]).weights_.min() == 1
 
 
+def test_scores_are_surprise_in_both_views():
+    frame, _ = contaminated()
+    numbers = frame[["a", "b"]]
+    both, alone = (small(mixture=mixture, n_rounds=0).fit(numbers) for mixture in (True, False))
+    assert alone.mixture_ is None
+    assert alone.decision_scores_ == pytest.approx(-alone.density_.score_samples(numbers))
+    scored = pd.concat([numbers.head(2), numbers.tail(1).assign(b=50.0)])
+    reference = both.density_.reference_scores_
+    shares = [max(1 / len(reference), (reference <= score).mean()) for score in both.density_.score_samples(scored)]
+    in_mixture = both.decision_function(scored) + np.log(shares)
+    assert ((in_mixture[:2] > -0.1) & (in_mixture[:2] < np.log(400))).all()
+    assert in_mixture[2] > 10  # both views extrapolate
+    assert small(n_rounds=0).fit(frame).mixture_ is None  # a category has no distances
+
+
+def test_clusters_that_were_never_seen():
+    """Many columns and few rows: the flow knows pairs of columns, and only the mixture knows the clusters."""
+    rng = np.random.default_rng(0)
+    centres = rng.choice([-2.0, 2.0], size=(7, 20))
+    rows = [centre + rng.normal(size=(60, 20)) for centre in centres]
+    detector = small(n_rounds=0).fit(np.concatenate(rows[:6]))
+    scored, is_odd = np.concatenate(rows), np.repeat([False, True], [360, 60])
+    density_auc = roc_auc_score(is_odd, detector.density_.anomaly_score(scored))
+    assert roc_auc_score(is_odd, detector.decision_function(scored)) > max(0.98, density_auc)
+    assert len(detector.mixture_.mixture.weights_) > 1
+
+
+@pytest.mark.filterwarnings("ignore:column 'constant' is constant")
+def test_mixture_of_odd_numbers():
+    """Missing, constant and enormous numbers, and more columns than the mixture has features."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(150, 70)), columns=[f"c{k}" for k in range(70)])
+    frame.loc[::7, "c0"] = np.nan
+    frame["constant"] = 1
+    schema = FlowDensity(missing="model").fit_schema(frame).schema_
+    mixture = NumberMixture.fit(frame, schema, np.random.RandomState(0))
+    assert "constant" not in mixture.names
+    assert mixture.projection.shape == (70, 64)
+    far = frame.head(3).assign(c1=1e300)
+    surprise = mixture.measure_surprise(pd.concat([frame.head(3), far]))
+    assert np.isfinite(surprise).all()
+    assert surprise[3:].min() > surprise[:3].max()
+    again = NumberMixture.from_dict(json.loads(json.dumps(mixture.to_dict())))
+    assert (again.measure_surprise(frame) == mixture.measure_surprise(frame)).all()
+
+
 def test_clone_and_parameters():
     detector = small(contamination=0.2)
     copy = clone(detector)
@@ -84,8 +138,11 @@ def test_same_seed_same_scores():
     assert (first == second).all()
 
 
-def test_save_and_load(fitted, tmp_path):
+@pytest.mark.parametrize("name", ["fitted", "numeric"])
+def test_save_and_load(name, request, tmp_path):
     frame, _ = contaminated(seed=1)
+    fitted = request.getfixturevalue(name)
+    assert (fitted.mixture_ is None) == (name == "fitted")
     fitted.save(tmp_path / "detector.elf")
     joblib.dump(fitted, tmp_path / "detector.joblib")
     for same in (FlowDetector.load(tmp_path / "detector.elf"), joblib.load(tmp_path / "detector.joblib")):

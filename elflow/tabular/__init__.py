@@ -1,5 +1,6 @@
 """Densities of tables: `FlowDensity`, its schema and columns, and helpers for tables of any library."""
 
+from elflow.tabular._anomaly import rank_log_density, summarize_log_density
 from elflow.tabular._clones import clone_density
 from elflow.tabular._defaults import default_recipe
 from elflow.tabular._drift_queries import DriftMonitor
@@ -66,6 +67,8 @@ __all__ = [
     "fingerprint",
     "from_frame",
     "number_rows_from",
+    "rank_log_density",
+    "summarize_log_density",
     "table_kind",
     "warn_if_poor",
 ]

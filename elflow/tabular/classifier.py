@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_y, _num_samples, check_is_fitted
 
 from elflow.tabular._anomaly import rank_log_density, summarize_log_density
 from elflow.tabular._arrays import BoolArray, FloatArray
-from elflow.tabular._clones import clone_density, copy_features
+from elflow.tabular._clones import check_weights, clone_density, copy_features
 from elflow.tabular._split import Split
 from elflow.tabular.estimator import FlowDensity
 from elflow.tabular.frames import Table, as_frame, as_plain_array
@@ -69,12 +69,14 @@ class FlowClassifier(ClassifierMixin, BaseEstimator):
         self.odd_share = odd_share
         self.random_state = random_state
 
-    def fit(self, X: Table, y: ArrayLike) -> FlowClassifier:
+    def fit(self, X: Table, y: ArrayLike, sample_weight: ArrayLike | None = None) -> FlowClassifier:
         """Fit the density of the rows of X given their classes.
 
         Arguments:
             X: The table, `(N, columns)`.
             y: Classes of the rows, `(N,)`: at most 32 different ones.
+            sample_weight: Weight of each row in the likelihood and in the frequencies of the classes, `(N,)`. A row of
+                weight zero has no effect, and a class that has only such rows is none of `classes_`.
 
         Returns:
             The classifier.
@@ -85,15 +87,21 @@ class FlowClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("requires y to be passed, but the target y is None")
         labels = _check_y(y, estimator=self)
         check_classification_targets(labels)
-        self.classes_, codes = np.unique(labels, return_inverse=True)
+        weight = check_weights(sample_weight, len(labels))
+        is_used = np.ones(len(labels), bool) if weight is None else weight > 0
+        self.classes_, used_codes = np.unique(labels[is_used], return_inverse=True)
         if len(self.classes_) > MAX_ONE_HOT:
             raise ValueError(f"y must have at most {MAX_ONE_HOT} classes, got {len(self.classes_)}")
-        self.class_prior_ = self._check_priors(np.bincount(codes) / max(1, len(codes)))
-        self.density_ = clone_density(self.density, self.random_state).fit(X, context=self._make_context(codes))
+        mass = np.bincount(used_codes, None if weight is None else weight[is_used])
+        self.class_prior_ = self._check_priors(mass / max(mass.sum(), np.finfo(np.float64).tiny))
+        codes = np.zeros(len(labels), np.int64)  # the density leaves out the rows of weight zero, whatever their codes
+        codes[is_used] = used_codes
+        density = clone_density(self.density, self.random_state)
+        self.density_ = density.fit(X, context=self._make_context(codes), sample_weight=weight)
         copy_features(self, self.density_)
-        split = Split(len(codes), self.density_.validation, self.density_.seed_)
-        reference = as_frame(X, self.density_.schema_.names)[split.is_reference(0, len(codes))]
-        self.reference_scores_ = summarize_log_density(self.score_samples(reference))
+        split = Split(len(used_codes), self.density_.validation, self.density_.seed_)
+        used = as_frame(X, self.density_.schema_.names)[is_used]
+        self.reference_scores_ = summarize_log_density(self.score_samples(used[split.is_reference(0, len(used))]))
         return self
 
     def predict(self, X: Table, odd: Any = None) -> NDArray[Any]:

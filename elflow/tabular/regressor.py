@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fi
 
 from elflow._checks import check_count
 from elflow.tabular._arrays import FloatArray
-from elflow.tabular._clones import clone_density
+from elflow.tabular._clones import check_weights, clone_density
 from elflow.tabular._random import RandomState
 from elflow.tabular.estimator import FlowDensity
 from elflow.tabular.frames import Table, as_frame, as_plain_array, table_kind
@@ -59,12 +59,13 @@ class FlowRegressor(RegressorMixin, BaseEstimator):
         self.density = density
         self.random_state = random_state
 
-    def fit(self, X: Table, y: ArrayLike) -> FlowRegressor:
+    def fit(self, X: Table, y: ArrayLike, sample_weight: ArrayLike | None = None) -> FlowRegressor:
         """Fit the density of y given the rows of X.
 
         Arguments:
             X: The table, `(N, columns)`.
             y: Numbers, `(N,)`.
+            sample_weight: Weight of each row in the likelihood, `(N,)`. A row of weight zero has no effect.
 
         Returns:
             The regressor.
@@ -73,7 +74,8 @@ class FlowRegressor(RegressorMixin, BaseEstimator):
             raise ValueError("requires y to be passed, but the target y is None")
         density = clone_density(self.density, self.random_state)
         rows = self._as_rows(X, density.missing, fitting=True)
-        self.density_ = density.fit(self._as_target(y, len(rows)), context=rows)
+        weight = check_weights(sample_weight, len(rows))
+        self.density_ = density.fit(self._as_target(y, len(rows)), context=rows, sample_weight=weight)
         return self
 
     def predict(self, X: Table) -> FloatArray:

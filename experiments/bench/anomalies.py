@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from elflow.tabular import FlowDensity
 from experiments.data import describe_missing
-from experiments.data.anomalies import ANOMALY_TABLES, find_file, make_anomalies
+from experiments.data.anomalies import ANOMALY_TABLES, MAX_ROWS, find_file, make_anomalies
 from experiments.framework.experiment import Experiment, Job, Option, Plan, Record, Report, Table, group_records
 from experiments.framework.measure import mean_and_error
 from experiments.framework.options import parse_choices, parse_count
@@ -28,13 +28,16 @@ __all__ = ["EXPERIMENT"]
 
 N_SEEDS = 3
 CONTAMINATION = 0.1
-"""Share of anomalies in the fitted rows of the unsupervised protocol, and in the scored rows of the other one."""
+"""Share of anomalies in the fitted rows of the unsupervised protocol. The other protocol scores all anomalies."""
 NOVELTY_SHARE = 0.7
 """Share of the ordinary rows that is fitted in the novelty protocol."""
+ALONE = "density_"
+"""Prefix of the measures of the density alone."""
 PROTOCOLS = ["unsupervised", "novelty"]
 SYSTEMS = {
     "elflow": "FlowDetector",
     "untrimmed": "FlowDetector, not trimmed",
+    "density": "its density alone",
     "iforest": "IForest",
     "ecod": "ECOD",
     "knn": "KNN",
@@ -43,21 +46,28 @@ SYSTEMS = {
     "lof": "LOF",
 }
 FLOWS = ["elflow", "untrimmed"]
+FITTED = [system for system in SYSTEMS if system != "density"]
+"""Systems that are fitted: the density alone is a part of another one."""
 
 
 def jobs(plan: Plan) -> list[Job]:
     if not find_spec("pyod"):
         return []
-    sizes: Record = {"effort": min(1.0, plan.effort), "max_steps": plan.scaled(1_000) if plan.effort < 1 else None}
+    rows = plan.options.get("rows", MAX_ROWS)
+    sizes: Record = {
+        "rows": rows,
+        "effort": min(1.0, plan.effort),
+        "max_steps": plan.scaled(1_000) if plan.effort < 1 else None,
+    }
     return [
         Job(f"{name}-{protocol}-{system}-{seed}", _describe_job(plan, name, protocol, system, seed) | sizes)
         for seed in plan.seeds(plan.options.get("seeds", N_SEEDS))
         for name in plan.options.get("sets", ANOMALY_TABLES)
         if (file := find_file(name)) is None or plan.file(file) is not None
         for protocol in plan.options.get("protocols", PROTOCOLS)
-        for system in plan.options.get("systems", SYSTEMS)
+        for system in plan.options.get("systems", FITTED)
         # Without anomalies in the fitted rows there is nothing to trim.
-        if (protocol, system) != ("novelty", "elflow")
+        if (protocol, system) != ("novelty", "untrimmed")
     ]
 
 
@@ -70,7 +80,7 @@ def _describe_job(plan: Plan, name: str, protocol: str, system: str, seed: int) 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
     """Fit one detector to one table, and compare its scores with the labels."""
     seed = settings["seed"]
-    table = make_anomalies(plan, settings["set"], seed, settings["effort"])
+    table = make_anomalies(plan, settings["set"], seed, settings["effort"], settings["rows"])
     ordinary, anomalies = table.ordinary, table.anomalies
     if settings["protocol"] == "unsupervised":
         n_odd = min(len(anomalies), round(CONTAMINATION / (1 - CONTAMINATION) * len(ordinary)))
@@ -87,30 +97,37 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of columns, and of EM that has not converged
         scores = _score(settings, fitted.iloc[order].reset_index(drop=True), scored)
-    return {
+    seconds = time.perf_counter() - start
+    measures: Record = {}
+    for prefix, of_system in scores.items():
+        measures[f"{prefix}auc"] = float(roc_auc_score(labels, of_system))
+        measures[f"{prefix}precision"] = float(average_precision_score(labels, of_system))
+    return measures | {
         "set": settings["set"],
         "rows": len(fitted),
         "columns": fitted.shape[1],
         "anomalies": int(labels.sum()),
-        "auc": float(roc_auc_score(labels, scores)),
-        "precision": float(average_precision_score(labels, scores)),
-        "seconds": time.perf_counter() - start,
+        "seconds": seconds,
     }
 
 
-def _score(settings: Record, fitted: pd.DataFrame, scored: pd.DataFrame) -> np.ndarray:
-    """Scores of rows by a detector that is fitted to others, or to the same ones."""
+def _score(settings: Record, fitted: pd.DataFrame, scored: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Scores of rows by a detector that is fitted to others, or to the same ones, and by its density alone.
+
+    The prefix of the measures of the scores is the key: empty for the detector.
+    """
     system, seed = settings["system"], settings["seed"]
     if system in FLOWS:
         from elflow.integrations.pyod import FlowDetector  # needs PyOD
 
         density = FlowDensity(max_steps=settings["max_steps"])
-        n_rounds = 2 if system == "elflow" else 0
+        n_rounds = 2 if system == "elflow" and settings["protocol"] == "unsupervised" else 0
         flow = FlowDetector(contamination=CONTAMINATION, density=density, n_rounds=n_rounds, random_state=seed)
-        return np.asarray(flow.fit(fitted).decision_function(scored))
+        scores = flow.fit(fitted).decision_function(scored)
+        return {"": np.asarray(scores), ALONE: flow.density_.anomaly_score(scored)}
     encode = _Encoder(fitted)
     detector = _make_detector(system, seed).fit(encode(fitted))
-    return np.asarray(detector.decision_function(encode(scored)))
+    return {"": np.asarray(detector.decision_function(encode(scored)))}
 
 
 class _Encoder:
@@ -174,6 +191,9 @@ def _collect(plan: Plan, records: dict[str, Record], protocol: str, measure: str
         keys = {system: f"{name}-{protocol}-{system}-" for system in SYSTEMS}
         groups = group_records(records, keys.values())
         means = {s: mean_and_error([r[measure] for r in groups[key]])[0] for s, key in keys.items() if key in groups}
+        main = groups.get(keys["elflow"], [])
+        if main:
+            means["density"] = mean_and_error([r[ALONE + measure] for r in main])[0]
         if means:
             found[name] = means
     return found
@@ -199,8 +219,9 @@ EXPERIMENT = Experiment(
     missing,
     options={
         "sets": Option(parse_choices(ANOMALY_TABLES), f"tables (default: {','.join(ANOMALY_TABLES)})"),
-        "systems": Option(parse_choices(SYSTEMS), f"detectors (default: {','.join(SYSTEMS)})"),
+        "systems": Option(parse_choices(FITTED), f"detectors (default: {','.join(FITTED)})"),
         "protocols": Option(parse_choices(PROTOCOLS), f"protocols (default: {','.join(PROTOCOLS)})"),
+        "rows": Option(parse_count, f"maximum number of ordinary rows (default: {MAX_ROWS:,})"),
         "seeds": Option(parse_count, f"number of seeds (default: {N_SEEDS})"),
     },
 )

@@ -32,8 +32,8 @@ class AnomalyTable:
 Generate = Callable[[Plan, int, Rng], tuple[pd.DataFrame, pd.DataFrame]]
 
 
-def make_anomalies(plan: Plan, name: str, seed: int, effort: float = 1.0) -> AnomalyTable:
-    """A table by its name, with about `effort` times its rows.
+def make_anomalies(plan: Plan, name: str, seed: int, effort: float = 1.0, rows: int = MAX_ROWS) -> AnomalyTable:
+    """A table by its name, with at most `rows` ordinary rows, and about `effort` times as many.
 
     Example:
         >>> table = make_anomalies(Plan(), "ring", seed=0, effort=0.1)
@@ -42,7 +42,7 @@ def make_anomalies(plan: Plan, name: str, seed: int, effort: float = 1.0) -> Ano
     """
     check_choice("name", name, ANOMALY_TABLES)
     ordinary, anomalies = ANOMALY_TABLES[name](plan, seed, np.random.default_rng([seed, *name.encode()]))
-    count = max(60, round(min(1.0, effort) * min(MAX_ROWS, len(ordinary))))
+    count = max(60, round(min(1.0, effort) * min(rows, len(ordinary))))
     parts = [part.sample(min(count, len(part)), random_state=seed) for part in (ordinary, anomalies)]
     return AnomalyTable(*(part.reset_index(drop=True) for part in parts))
 
