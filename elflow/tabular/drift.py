@@ -22,7 +22,7 @@ from elflow.tabular._drift_statistics import (
     compare_vectors,
     find_distance,
 )
-from elflow.tabular.columns import shorten
+from elflow.tabular._text import shorten
 
 __all__ = ["ColumnShares", "Drift", "DriftTest", "judge_drift"]
 

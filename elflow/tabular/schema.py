@@ -15,8 +15,9 @@ from elflow.flows.dequantization import Cells
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._kinds import Declaration, check_objects, holds_dates_as_text, is_identifier
 from elflow.tabular._survey import Survey
+from elflow.tabular._text import shorten
 from elflow.tabular._values import Values, as_values, find_missing
-from elflow.tabular.columns import Column, shorten
+from elflow.tabular.columns import Column
 from elflow.tabular.frames import TABLE_KINDS, Table, as_frame, first_row, from_frame, table_kind
 
 __all__ = ["OutsideBoundsWarning", "Schema"]
