@@ -8,7 +8,7 @@ import pytest
 
 from elflow import FlowDensity, load
 from elflow.tabular import Schema
-from elflow.tabular._hints import find_linear_dependences, is_row_number
+from elflow.tabular._hints import find_functions, find_linear_dependences, is_row_number
 
 N = 2000
 RNG = np.random.default_rng(0)
@@ -136,3 +136,26 @@ def test_small_differences_are_no_rounding():
     assert dependences({"start": start, "end": start + rng.exponential(600, size=N)}) == {}
     whole = rng.integers(0, 1000, size=N)
     assert dependences({"a": whole, "b": whole + rng.integers(-1, 2, size=N)}) == {}
+
+
+PLAN = RNG.choice(["free", "basic", "pro"], N)
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"plan": PLAN, "price": pd.Series(PLAN).map({"free": 0, "basic": 9, "pro": 29})}, {"price": ("plan",)}),
+        ({"plan": PLAN, "paid": PLAN != "free"}, {"paid": ("plan",)}),
+        ({"plan": PLAN, "copy": [plan.upper() for plan in PLAN]}, {"copy": ("plan",)}),
+        ({"plan": PLAN, "city": RNG.choice(["x", "y"], N)}, {}),
+        ({"plan": PLAN, "paid": (PLAN != "free") ^ (RNG.random(N) < 0.01)}, {}),
+        # one odd row among few is no evidence
+        ({"plan": PLAN[:60], "odd": np.arange(60) == 3}, {}),
+    ],
+)
+def test_functions_of_discrete_columns(columns, expected):
+    frame = pd.DataFrame(columns)
+    found = find_functions(frame, [column for column in Schema.fit(frame).columns if column.is_discrete])
+    assert {one.name: one.others for one in found} == expected
+    texts = [text for text in warnings_of(frame) if "is determined by" in text]
+    assert len(texts) == len(expected)

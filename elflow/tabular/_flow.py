@@ -49,6 +49,8 @@ MAX_SCORED_ROWS = 2**16
 """Maximum number of rows, times draws, that are scored at a time."""
 SAMPLE_BLOCK = 2**16
 """Number of rows that are sampled at a time."""
+MAX_REDRAWS = 30
+"""Maximum number of times that rows beyond the fitted range are drawn again; after that, values are clipped."""
 
 
 def build_model(
@@ -214,12 +216,15 @@ def _draw_sobol(power: int, dimensions: int) -> FloatArray:
 
 
 def iter_samples(
-    model: Dequantized, n: int, context: Tensor | None, generator: torch.Generator
+    model: Dequantized, schema: Schema, n: int, context: Tensor | None, generator: torch.Generator
 ) -> Iterator[FloatArray]:
     """Samples of the features, at most `SAMPLE_BLOCK` rows at a time, `(rows, features)` in each block.
 
+    Rows with integers beyond the fitted ones are drawn again.
+
     Arguments:
         model: The fitted flow.
+        schema: The columns of the table.
         n: Number of rows; with a context, number of consecutive rows for each row of the context.
         context: Encoded context, `(N, context)`.
         generator: Source of random numbers, which is advanced.
@@ -227,12 +232,24 @@ def iter_samples(
     total = n if context is None else n * len(context)
     # Blocks have a fixed size: the numbers that torch draws depend on how many are drawn at once.
     for start in range(0, total, SAMPLE_BLOCK):
-        rows = torch.arange(start, min(start + SAMPLE_BLOCK, total))
-        with torch.no_grad(), use_generator(generator):
-            z = model().sample(rows.shape) if context is None else model(context[rows // n]).sample()
-        if not bool(z.isfinite().all()):
-            raise NonFiniteError("samples of the model must be finite, got NaN or infinity: its weights overflow")
-        yield z.double().numpy()
+        c = None if context is None else context[torch.arange(start, min(start + SAMPLE_BLOCK, total)) // n]
+        z = _draw_features(model, min(SAMPLE_BLOCK, total - start), c, generator)
+        for _ in range(MAX_REDRAWS):
+            outside = np.flatnonzero(~schema.is_in_range(z))
+            if not len(outside):
+                break
+            z[outside] = _draw_features(model, len(outside), None if c is None else c[outside], generator)
+        yield z
+
+
+@torch.no_grad()
+def _draw_features(model: Dequantized, n: int, context: Tensor | None, generator: torch.Generator) -> FloatArray:
+    """Samples of the features, `(n, features)`, given a context `(n, context)` if there is one."""
+    with use_generator(generator):
+        z = model().sample((n,)) if context is None else model(context).sample()
+    if not bool(z.isfinite().all()):
+        raise NonFiniteError("samples of the model must be finite, got NaN or infinity: its weights overflow")
+    return z.double().numpy()
 
 
 @torch.no_grad()

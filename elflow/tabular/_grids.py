@@ -115,7 +115,7 @@ def find_atoms(x: FloatArray, step: float = 0.0) -> FloatArray:
             i
             for i in candidates.tolist()
             if (_is_atom(counts, i, MIN_ATOM_RATIO) and (not step or _is_grid_atom(counts, i)))
-            or (step and _is_clipped_end(values, counts, i, step))
+            or (step and (_is_clipped_end(values, counts, i, step) or _is_isolated_end(values, i)))
         ],
         dtype=np.int64,
     )
@@ -141,6 +141,17 @@ def _is_grid_atom(counts: IntArray, index: int) -> bool:
     if index in (0, len(counts) - 1):
         return _is_atom(counts, index, MIN_END_ATOM_RATIO)
     return bool(counts[index] >= MIN_GRID_ATOM_ROWS) and _is_atom(counts, index, MIN_GRID_ATOM_RATIO)
+
+
+def _is_isolated_end(values: FloatArray, index: int) -> bool:
+    """Whether the first or last value is further from the next one than all others are from each other, as -999.
+
+    Rows of a smooth density would not all have the same value there.
+    """
+    if index not in (0, len(values) - 1):
+        return False
+    others = np.delete(values, index)
+    return bool(np.abs(others - values[index]).min() > others[-1] - others[0])
 
 
 def _is_clipped_end(values: FloatArray, counts: IntArray, index: int, step: float) -> bool:

@@ -1,4 +1,4 @@
-"""Hints about columns that a density should not have: computed from others, constant, or numbers of rows."""
+"""Hints about columns that a density should not have: functions of others, constant, or numbers of rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elflow.tabular._warps import robust_scale
 from elflow.tabular.columns import Column
 from elflow.tabular.schema import Schema
 
-__all__ = ["Dependence", "find_linear_dependences", "is_row_number", "warn_about_columns"]
+__all__ = ["Dependence", "find_functions", "find_linear_dependences", "is_row_number", "warn_about_columns"]
 
 MIN_ROWS = 50
 """Number of rows from which integers in equal steps number the rows, and from which linear functions are found."""
@@ -22,6 +22,10 @@ MIN_CONSTANT_ROWS = 10
 """Number of rows from which a column with one value is constant."""
 MAX_TESTED_ROWS, MAX_TESTED_COLUMNS = 5_000, 500
 """Maximum number of rows, and of numeric columns, among which linear functions are searched."""
+MAX_FUNCTION_COLUMNS, MAX_FUNCTION_LEVELS = 50, 100
+"""Maximum number of discrete columns, and of their values, among which functions are searched."""
+MAX_CHANCE = -20.0
+"""Log-probability up to which independent columns do not look like functions of each other by chance."""
 MAX_EXACT_SHARES = {"float32": 1e-11, "float64": 1e-16}
 """Share of the variance up to which a residual is a rounding error of floats of a dtype."""
 MAX_ROUNDED_SHARE = 1e-4
@@ -54,7 +58,7 @@ class Dependence:
 def warn_about_columns(
     schema: Schema, frame: pd.DataFrame, declared: Collection[str] = (), row_numbers: Collection[str] | None = None
 ) -> None:
-    """Warn about columns that number the rows, are constant, or are linear functions of others.
+    """Warn about columns that number the rows, are constant, or are functions of others.
 
     Arguments:
         schema: The columns.
@@ -76,6 +80,11 @@ def warn_about_columns(
             f"column {dependence.name!r} is a linear function of {join_names(dependence.others)}, up to rounding: it "
             "adds nothing to the density but the rounding, which may dominate the scores. Drop one of these columns"
         )
+    for dependence in find_functions(frame, [column for column in schema.columns if column.is_discrete]):
+        warn_user(
+            f"column {dependence.name!r} is determined by {join_names(dependence.others)}, which samples do not always "
+            f"keep: drop {dependence.name!r}, and add it to samples from {join_names(dependence.others)}"
+        )
 
 
 def is_row_number(values: pd.Series) -> bool:
@@ -94,6 +103,42 @@ def is_row_number(values: pd.Series) -> bool:
 def _is_constant(values: pd.Series) -> bool:
     """Whether all rows have the same value, which is not missing."""
     return len(values) >= MIN_CONSTANT_ROWS and not values.isna().any() and bool((values == values.iloc[0]).all())
+
+
+def find_functions(frame: pd.DataFrame, columns: Sequence[Column]) -> list[Dependence]:
+    """Find discrete columns that are functions of one other discrete column.
+
+    Arguments:
+        frame: The table.
+        columns: The discrete columns to search.
+
+    Example:
+        >>> plan = np.random.default_rng(0).choice(["free", "pro"], 100)
+        >>> frame = pd.DataFrame({"plan": plan, "price": np.where(plan == "pro", 9, 0)})
+        >>> find_functions(frame, Schema.fit(frame).columns)
+        [Dependence(name='price', others=('plan',))]
+    """
+    some = frame.iloc[np.unique(np.linspace(0, len(frame) - 1, MAX_TESTED_ROWS).astype(int))]
+    codes = {
+        column.name: pd.factorize(some[column.name])[0].astype(np.int64)  # -1 for missing values is a value as well
+        for column in columns[:MAX_FUNCTION_COLUMNS]
+    }
+    counts = {name: np.unique(code, return_counts=True)[1] for name, code in codes.items()}
+    names = [name for name in codes if 2 <= len(counts[name]) <= MAX_FUNCTION_LEVELS]
+    found: list[Dependence] = []
+    reported: set[str] = set()
+    for name in reversed(names):  # of two columns that determine each other, the later one is left out
+        # Rows with the same value of the other column all have the most frequent value here with this probability.
+        log_share = np.log(counts[name].max() / len(some))
+        for other in names:
+            is_new = other != name and other not in reported
+            if is_new and (len(some) - len(counts[other])) * log_share < MAX_CHANCE:
+                pairs = np.unique(codes[other] * (MAX_FUNCTION_LEVELS + 1) + codes[name])
+                if len(pairs) == len(counts[other]):
+                    found.append(Dependence(name, (other,)))
+                    reported.add(name)
+                    break
+    return found
 
 
 def find_linear_dependences(frame: pd.DataFrame, columns: Sequence[Column]) -> list[Dependence]:

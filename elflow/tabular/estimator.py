@@ -17,7 +17,7 @@ from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from elflow._checks import check_count
+from elflow._checks import check_count, warn_user
 from elflow._forks import warn_if_forked
 from elflow._model_file import ModelFile, fill_module, write_model
 from elflow.flows.dequantization import Dequantized
@@ -265,6 +265,7 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
             fabric=fabric,
         )
         self.model_, kept = stack_members(trained.cpu(), validation_rows, N_DRAWS)
+        self._warn_without_flows([options["members"][k][1] for k in kept])
         self.options_ = options | {
             "members": [options["members"][k] for k in kept],
             "components": count_components(self.model_),
@@ -608,6 +609,16 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
         options["components"] = 1 if context else N_COMPONENTS[-1]
         return options, recipe
 
+    def _warn_without_flows(self, members: Sequence[str]) -> None:
+        """Warn if the flows were left out because they could not be trained, which otherwise only the weights show."""
+        if self.training_.skipped and set(members) == {"gaussian"}:
+            message = (
+                f"the loss or gradient of {self.training_.skipped:,} training steps was not finite, and the flows were "
+                "left out: the density is a mixture of Gaussians. Look for columns that are functions of others"
+            )
+            self.warnings_ = [*self.warnings_, message]
+            warn_user(message)
+
     def _iter_encoded_samples(
         self, n: int, context: ContextTable | None, random_state: RandomState
     ) -> Iterator[FloatArray]:
@@ -616,7 +627,7 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
         check_count("n", n)
         warn_if_forked()
         c = encode_context(self.context_schema_, self._as_context(context))
-        return iter_samples(self.model_, n, c, as_generator(random_state))
+        return iter_samples(self.model_, self.schema_, n, c, as_generator(random_state))
 
 
 def _describe_setting(value: Any) -> Any:
