@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ from elflow.transforms.autoregressive import (
     OnSettled,
     Step,
     max_or_nan,
-    relative_size,
 )
 
 __all__ = ["RasterTransform"]
@@ -86,29 +84,42 @@ class RasterTransform(AutoregressiveTransform):
             for i, target in enumerate(y.split(self.row, dim=-1)):
                 # The memory is passed as context, so that both lose the rows of images that have settled.
                 memory_and_context = above if context is None else torch.cat([above, context], dim=-1)
-                one = AutoregressiveTransform(partial(self._compute_row_maps, i), None, sweeps=self.row)
+                one = _RowTransform(self, i, torch.empty_like(above))
                 x, info = one.sweep_rows(target, memory_and_context, step, self.row, tol, None)
-                _, above = self.row_maps(x, above, context, i)
+                above = one.below
                 solved.append(x)
                 infos.append(info)
-        x = torch.cat(solved, dim=-1)
-        residual = self._max_residual(x, y, context)
         if on_settled is not None:
             on_settled(len(y))
-        calls = sum([info.calls[0] + 1 for info in infos])  # one more for the memory of each row
+        residual = max_or_nan([info.residual for info in infos])
+        calls = sum([info.calls[0] for info in infos])
         sweeps = max([info.sweeps for info in infos])
-        images = 1 - (-calls // self.height)  # one for the residual, plus the calls of rows, rounded up
-        return x, InverseInfo(sweeps, (images,), residual, residual <= tol)
+        images = -(-calls // self.height)  # the calls of rows, rounded up
+        return torch.cat(solved, dim=-1), InverseInfo(sweeps, (images,), residual, residual <= tol)
 
-    def _max_residual(self, x: Tensor, y: Tensor, context: Tensor | None) -> float:
-        """The maximum residual of all images, from the maps of whole images."""
-        size = self.rows or max(1, len(x))
-        contexts = [None] * len(x.split(size)) if context is None else context.split(size)
-        blocks = zip(x.split(size), y.split(size), contexts, strict=True)
-        residuals = [relative_size(self.maps(a, c)(a) - b, a, b).amax(-1) for a, b, c in blocks]
-        return max_or_nan([0.0, *torch.cat(residuals).tolist()])
 
-    def _compute_row_maps(self, i: int, x: Tensor, memory_and_context: Tensor | None) -> Maps:
-        assert memory_and_context is not None
-        above, context = memory_and_context[:, : self.memory], memory_and_context[:, self.memory :]
-        return self.row_maps(x, above, context if context.shape[-1] else None, i)[0]
+class _RowTransform(AutoregressiveTransform):
+    """Transform of one row of pixels, given the memory of the rows above as the first part of the context.
+
+    A row settles at the x of its last evaluation, which also leaves the memory for the row below: no further evaluation
+    is needed.
+
+    Arguments:
+        image: The transform of whole images.
+        i: The index of the row.
+        below: The memory that the row leaves, `(N, memory)`, which the sweeps set.
+    """
+
+    n_inputs = None  # the memory depends on the last coordinate
+
+    def __init__(self, image: RasterTransform, i: int, below: Tensor) -> None:
+        super().__init__(image.maps, None, sweeps=image.row)
+        self.row_maps = image.row_maps
+        self.i = i
+        self.below = below
+
+    def _compute_maps(self, x: Tensor, context: Tensor | None, rows: Tensor) -> Maps:
+        assert context is not None
+        above, context = context.tensor_split([self.below.shape[-1]], dim=-1)
+        maps, self.below[rows] = self.row_maps(x, above, context if context.shape[-1] else None, self.i)
+        return maps
