@@ -1,12 +1,14 @@
 """Modules with parameters: hypernetworks, ActNorm, and data-dependent initialisation."""
 
 from elflow.nn.actnorm import ActNorm
+from elflow.nn.attention import CausalAttention
 from elflow.nn.convolution import ImageHypernetwork, MaskedConvolution
 from elflow.nn.initialization import DataInitialized, InitializesParts, draw_initial_phi
 from elflow.nn.mlp import Hypernetwork
 
 __all__ = [
     "ActNorm",
+    "CausalAttention",
     "DataInitialized",
     "Hypernetwork",
     "ImageHypernetwork",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, pad, relu
 
+from elflow.nn.attention import CausalAttention
 from elflow.nn.initialization import draw_initial_phi
 from elflow.transforms import network_size
 
@@ -141,6 +142,8 @@ class ImageHypernetwork(nn.Module):
         parametrization: One of `elflow.transforms.PARAMETRIZATIONS`.
         concatenate: Whether blocks have the channels of a context image as further inputs of their first convolution,
             as in the paper. Otherwise each pixel adds a linear map of its context to the output of that convolution.
+        attention: The number of heads of a `CausalAttention` after the middle residual block, with which an output sees
+            all pixels before it; 0 for no attention. It is a divisor of `channels`.
 
     Example:
         >>> hyper = ImageHypernetwork((3, 8, 8), context=0, units=8, channels=12, blocks=2)
@@ -157,6 +160,7 @@ class ImageHypernetwork(nn.Module):
         blocks: int,
         parametrization: str = "bumps",
         concatenate: bool = False,
+        attention: int = 0,
     ) -> None:
         super().__init__()
         self.shape = groups, height, width = shape
@@ -170,6 +174,8 @@ class ImageHypernetwork(nn.Module):
         self.row = nn.Parameter(torch.zeros(2 * channels, height, 1))
         self.column = nn.Parameter(torch.zeros(2 * channels, 1, width))
         self.blocks = nn.ModuleList([ResidualBlock(channels, groups, context, concatenate) for _ in range(blocks)])
+        first = int((_assign_groups(2 * channels, groups) == 0).sum())
+        self.attention = CausalAttention(2 * channels, groups, first, channels, attention) if attention else None
         self.head = MaskedConvolution(2 * channels, groups * self.size, groups, size=1)
         with torch.no_grad():
             self.head.weight.mul_(0.1)
@@ -191,21 +197,21 @@ class ImageHypernetwork(nn.Module):
             x = x.expand(*batch, -1)
             c = self._to_images(context.expand(*batch, -1), self.context)
         no_rows = [None] * len(self.memory_channels)
-        phi, _ = self._apply_layers(self._to_images(x, self.shape[0]), c, slice(None), no_rows)
+        phi, _, _ = self._apply_layers(self._to_images(x, self.shape[0]), c, slice(None), no_rows)
         return phi.reshape(*batch, x.shape[-1], self.size)
 
     def compute_row(self, x: Tensor, above: Tensor, context: Tensor | None, i: int) -> tuple[Tensor, Tensor]:
-        """The networks of one row of pixels, computed from that row and a memory of the row above.
+        """The networks of one row of pixels, computed from that row and a memory of the rows above.
 
         Arguments:
             x: The row, `(N, width * channels)`.
-            above: The memory of the row above, `(N, memory)`; zeros for the first row.
+            above: The memory of the rows above, `(N, memory_size)`; zeros for the first row.
             context: The context of the whole image, as in `forward`.
             i: The index of the row.
 
         Returns:
-            The networks, `(N, width * channels, network_size(units, parametrization))`, and the memory of this row,
-            `(N, memory)`, where `memory` is `sum(memory_channels) * width`.
+            The networks, `(N, width * channels, network_size(units, parametrization))`, and the memory for the next
+            row, `(N, memory_size)`: the inputs of convolutions in this row, then the keys and values of all pixels.
         """
         depth, _, width = self.shape
         rows = slice(i, i + 1)
@@ -215,15 +221,20 @@ class ImageHypernetwork(nn.Module):
             margin = 1 if self.concatenate else 0
             first = max(0, i - margin)
             c, context_rows = c[:, :, first : i + margin + 1], slice(i - first, i - first + 1)
-        memories = above.split([channels * width for channels in self.memory_channels], dim=-1)
+        sizes = [channels * width for channels in self.memory_channels]
+        *memories, pixels = above.split([*sizes, self.memory_size - sum(sizes)], dim=-1)
         inputs_above: list[Tensor | None] = [
             memory.reshape(len(x), 1, width, channels).permute(0, 3, 1, 2)
             for memory, channels in zip(memories, self.memory_channels, strict=True)
         ]
         row = x.reshape(-1, 1, width, depth).permute(0, 3, 1, 2)
-        phi, inputs = self._apply_layers(row, c, rows, inputs_above, context_rows)
-        memory = torch.cat([part.permute(0, 2, 3, 1).flatten(1) for part in inputs], dim=-1)
-        return phi.reshape(len(x), width * depth, self.size), memory
+        cache = pixels.unflatten(-1, (-1, 2 * self.channels))  # (N, pixels or 0, features)
+        before = cache[:, : i * width] if self.attention is not None else None
+        phi, inputs, own = self._apply_layers(row, c, rows, inputs_above, context_rows, before)
+        memory = [part.permute(0, 2, 3, 1).flatten(1) for part in inputs]
+        if own is not None:
+            memory.append(torch.cat([cache[:, : i * width], own, cache[:, (i + 1) * width :]], dim=1).flatten(1))
+        return phi.reshape(len(x), width * depth, self.size), torch.cat(memory, dim=-1)
 
     @contextmanager
     def freeze(self) -> Iterator[None]:
@@ -245,6 +256,12 @@ class ImageHypernetwork(nn.Module):
         """The number of input channels of each convolution that sees the row above."""
         return [self.shape[0], *[2 * self.channels, self.channels] * len(self.blocks)]
 
+    @property
+    def memory_size(self) -> int:
+        """The size of the memory of `compute_row`."""
+        _, height, width = self.shape
+        return width * (sum(self.memory_channels) + (0 if self.attention is None else 2 * self.channels * height))
+
     def _apply_layers(
         self,
         image: Tensor,
@@ -252,14 +269,19 @@ class ImageHypernetwork(nn.Module):
         rows: slice,
         above: Sequence[Tensor | None],
         context_rows: slice = slice(None),
-    ) -> tuple[Tensor, list[Tensor]]:
-        """phi of some rows, `(N, height, width, channels * size)`, and the inputs that the row below needs."""
+        before: Tensor | None = None,
+    ) -> tuple[Tensor, list[Tensor], Tensor | None]:
+        """phi of some rows, `(N, height, width, channels * size)`, and what the rows below need: the inputs of
+        convolutions, and the keys and values of attention."""
         h, inputs = self.first(image, above[0]) + (self.row[:, rows] + self.column), [image]
         h = h.contiguous(memory_format=torch.channels_last)  # twice as fast on CPUs, and phi need not be copied
+        own = None
         for number, block in enumerate(self.blocks):
             h, block_inputs = block(h, c, above[1 + 2 * number : 3 + 2 * number], context_rows)
             inputs += block_inputs
-        return self.head(relu(h)).permute(0, 2, 3, 1), inputs
+            if self.attention is not None and number == (len(self.blocks) - 1) // 2:
+                h, own = self.attention(h, image, before)
+        return self.head(relu(h)).permute(0, 2, 3, 1), inputs, own
 
     def _to_images(self, x: Tensor, channels: int) -> Tensor:
         """Vectors as images `(N, channels, height, width)`; vectors of one pixel as images of one pixel."""
