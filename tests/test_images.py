@@ -99,8 +99,15 @@ def test_networks_row_by_row_are_those_of_the_whole_image(context, parametrizati
     c = None if context is None else torch.randn(5, 3 if context == "vector" else 81, dtype=torch.double)
     whole, above = hyper(x, c), torch.zeros(5, hyper.memory_size, dtype=torch.double)
     for i, row in enumerate(x.split(6, dim=-1)):
-        phi, above = hyper.compute_row(row, above, c, i)
+        phi, below = hyper.compute_row(row, above, c, i, torch.zeros_like(above), 0)
         torch.testing.assert_close(phi, whole[:, 6 * i : 6 * (i + 1)])
+        for start in (1, 2):  # the right part alone, given an evaluation that was right to the left of it
+            wrong = torch.cat([row[:, : 2 * start], torch.randn(5, 6 - 2 * start, dtype=torch.double)], dim=-1)
+            _, before = hyper.compute_row(wrong, above, c, i, torch.zeros_like(above), 0)
+            phi, memory = hyper.compute_row(row[:, 2 * start :], above, c, i, before, start)
+            torch.testing.assert_close(phi, whole[:, 6 * i + 2 * start : 6 * (i + 1)])
+            torch.testing.assert_close(memory, below)
+        above = below
 
 
 def test_weights_are_only_fixed_inside_the_block():

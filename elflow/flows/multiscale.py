@@ -159,6 +159,7 @@ class ConvolutionalELFTransform(LazyTransform):
             width * channels,
             self._compute_row_maps,
             self.hyper.memory_size,
+            channels,
             self.hyper.freeze,
             rows=max(4, MAX_OUTPUTS_AT_ONCE // (self.hyper.size * size)),
         )
@@ -166,8 +167,10 @@ class ConvolutionalELFTransform(LazyTransform):
     def _compute_maps(self, x: Tensor, c: Tensor | None) -> Elementwise:
         return self._make_networks(self.hyper(x, c).to(x.dtype))  # autocast may return a lower precision
 
-    def _compute_row_maps(self, x: Tensor, above: Tensor, c: Tensor | None, i: int) -> tuple[Elementwise, Tensor]:
-        phi, memory = self.hyper.compute_row(x, above, c, i)
+    def _compute_row_maps(
+        self, x: Tensor, above: Tensor, c: Tensor | None, i: int, below: Tensor, start: int
+    ) -> tuple[Elementwise, Tensor]:
+        phi, memory = self.hyper.compute_row(x, above, c, i, below, start // self.hyper.shape[0])
         return self._make_networks(phi.to(x.dtype)), memory.to(x.dtype)
 
     def _make_networks(self, phi: Tensor) -> Elementwise:

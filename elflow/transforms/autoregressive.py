@@ -103,8 +103,6 @@ class AutoregressiveTransform(Transform):
     domain = constraints.real_vector
     codomain = constraints.real_vector
     bijective = True
-    n_inputs: int | None = -1
-    """End of the coordinates that maps depend on, as an index of `order`; None if they depend on all of them."""
 
     def __init__(
         self,
@@ -192,8 +190,8 @@ class AutoregressiveTransform(Transform):
         x = y if self.start is None else self.start(y)
         rows = torch.arange(len(y), device=y.device)  # the rows that have not settled
         order = list(range(y.shape[-1]) if self.order is None else self.order)
-        inputs, turns = order[: self.n_inputs], order[len(order) - self.sweeps :] or order[-1:]
-        maps, calls = self._compute_maps(x, context, rows), 1
+        inputs, turns = order[:-1], order[len(order) - self.sweeps :] or order[-1:]
+        maps, calls = self.maps(x, context), 1
         for sweep in range(limit + 1):  # the last round only computes the residual
             new, residual = (None, None) if sweep == limit else step(maps, x, y, turns[min(sweep, len(turns) - 1)])
             if residual is None:
@@ -209,18 +207,14 @@ class AutoregressiveTransform(Transform):
                 x, y, rows = new[active], y[active], rows[active]
                 context = None if context is None else context[active]
             else:
-                # Maps depend on `inputs` only: if these have not changed, neither have the maps.
+                # The maps depend on `inputs` only: if these have not changed, neither have the maps.
                 is_unchanged = not is_asynchronous(x.device) and torch.equal(x[:, inputs], new[:, inputs])
                 x = new
                 if is_unchanged:
                     continue
-            maps, calls = self._compute_maps(x, context, rows), calls + 1
+            maps, calls = self.maps(x, context), calls + 1
         worst = float(residuals.max()) if len(residuals) else 0.0
         return result, InverseInfo((sweep,), (calls,), worst, worst <= tol)
-
-    def _compute_maps(self, x: Tensor, context: Tensor | None, rows: Tensor) -> Maps:
-        """The maps of the rows that have not settled, whose indices are `rows`."""
-        return self.maps(x, context)
 
     def _attach_gradients(self, x: Tensor, y: Tensor) -> Tensor:
         """The solution x of `f(x) = y`, with gradients with respect to y and to everything that the maps depend on."""

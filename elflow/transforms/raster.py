@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from elflow.transforms.autoregressive import (
     OnSettled,
     Step,
     max_or_nan,
+    relative_size,
 )
 
 __all__ = ["RasterTransform"]
@@ -34,9 +37,11 @@ class RasterTransform(AutoregressiveTransform):
         context: The context `(..., C)`, or None.
         height: The number of rows of pixels.
         row: The number of coordinates in a row.
-        row_maps: Function that computes the maps of row i from its x `(N, row)`, the memory `(N, memory)` that the row
-            above leaves, the context and i. It returns them and the memory that row i leaves.
+        row_maps: Function that computes the maps of row i from coordinate `start` on, and the memory that the row
+            leaves, from `x[:, start:]`, the memory `(N, memory)` that the row above leaves, the context, i, the memory
+            that row i has left with the same `x[:, :start]`, and `start`.
         memory: The size of the memory.
+        pixel: The number of coordinates of a pixel; `start` is a multiple of it.
         freeze: Context manager for a block in which the parameters of the maps do not change, so that the maps may
             cache what they compute from these.
         rows: Maximum number of images to compute at once if no gradients are needed; None for no limit.
@@ -45,8 +50,8 @@ class RasterTransform(AutoregressiveTransform):
         >>> from torch.distributions import AffineTransform
         >>> def maps(x, context):  # each of two rows is shifted by the row above it
         ...     return AffineTransform(torch.cat([torch.zeros_like(x[:, :3]), x[:, :3]], dim=-1), 2.0)
-        >>> def row_maps(x, above, context, i):
-        ...     return AffineTransform(above, 2.0), x
+        >>> def row_maps(x, above, context, i, below, start):
+        ...     return AffineTransform(above[:, start:], 2.0), torch.cat([below[:, :start], x], dim=-1)
         >>> t = RasterTransform(maps, None, height=2, row=3, row_maps=row_maps, memory=3)
         >>> x = torch.randn(5, 6)
         >>> torch.allclose(t.inv(t(x)), x, atol=1e-6)
@@ -59,8 +64,9 @@ class RasterTransform(AutoregressiveTransform):
         context: Tensor | None,
         height: int,
         row: int,
-        row_maps: Callable[[Tensor, Tensor, Tensor | None, int], tuple[Maps, Tensor]],
+        row_maps: Callable[[Tensor, Tensor, Tensor | None, int, Tensor, int], tuple[Maps, Tensor]],
         memory: int,
+        pixel: int = 1,
         freeze: Callable[[], AbstractContextManager[None]] = nullcontext,
         rows: int | None = None,
     ) -> None:
@@ -71,6 +77,7 @@ class RasterTransform(AutoregressiveTransform):
         self.row = row
         self.row_maps = row_maps
         self.memory = memory
+        self.pixel = pixel
         self.freeze = freeze
 
     def sweep_rows(
@@ -82,44 +89,57 @@ class RasterTransform(AutoregressiveTransform):
         above, solved, infos = y.new_zeros(len(y), self.memory), [], []
         with self.freeze():
             for i, target in enumerate(y.split(self.row, dim=-1)):
-                # The memory is passed as context, so that both lose the rows of images that have settled.
-                memory_and_context = above if context is None else torch.cat([above, context], dim=-1)
-                one = _RowTransform(self, i, torch.empty_like(above))
-                x, info = one.sweep_rows(target, memory_and_context, step, self.row, tol, None)
-                above = one.below
+                x, above, info = self._solve_row(i, target, above, context, step, tol)
                 solved.append(x)
                 infos.append(info)
         if on_settled is not None:
             on_settled(len(y))
         residual = max_or_nan([info.residual for info in infos])
-        calls = sum([info.calls[0] for info in infos])
+        calls = math.ceil(sum([info.calls for info in infos]) / self.height)
         sweeps = max([info.sweeps for info in infos])
-        images = -(-calls // self.height)  # the calls of rows, rounded up
-        return torch.cat(solved, dim=-1), InverseInfo(sweeps, (images,), residual, residual <= tol)
+        return torch.cat(solved, dim=-1), InverseInfo((sweeps,), (calls,), residual, residual <= tol)
+
+    def _solve_row(
+        self, i: int, y: Tensor, above: Tensor, context: Tensor | None, step: Step, tol: float
+    ) -> tuple[Tensor, Tensor, _RowInfo]:
+        """Invert row i of images, given the memory of the rows above: x `(n, row)`, and the memory for the row below.
+
+        Values settle from left to right. A value that has settled, as all before it have, keeps its x. A sweep starts
+        at the first pixel that has not settled in some image, so that the work shrinks from sweep to sweep.
+        """
+        result, memory, residuals = y.clone(), torch.zeros_like(above), torch.full_like(y, torch.inf)
+        rows = torch.arange(len(y))  # the images whose row has not settled
+        x, below, residual = y, memory, residuals
+        start, calls = 0, 0.0
+        for sweeps in range(self.row + 1):  # noqa: B007: the last round only computes the residual
+            tail, target = x[:, start:], y[:, start:]
+            maps, below = self.row_maps(tail, above, context, i, below, start)
+            calls += 1 - start / self.row
+            new, tail_residual = step(maps, tail, target, 0)
+            if tail_residual is None:
+                tail_residual = relative_size(maps(tail) - target, tail, target)
+            residual = torch.cat([residual[:, :start], tail_residual], dim=-1)
+            # The memory was computed from x: the row below needs no further evaluation of this one.
+            result[rows], memory[rows], residuals[rows] = x, below, residual
+            unsettled = ~(residual <= tol)  # not `residual > tol`, which is False for NaN
+            active = unsettled.any(-1).nonzero().squeeze(-1)
+            if not len(active):
+                break
+            is_final = ~unsettled[:, start:] & (unsettled.cumsum(-1)[:, start:] == 0)
+            x = torch.cat([x[:, :start], torch.where(is_final, tail, new)], dim=-1)
+            if len(active) < len(rows):
+                rows, x, y, above, below = rows[active], x[active], y[active], above[active], below[active]
+                residual, unsettled = residual[active], unsettled[active]
+                context = None if context is None else context[active]
+            start = int(unsettled.int().argmax(-1).min()) // self.pixel * self.pixel
+        worst = max_or_nan([0.0, *residuals.amax(-1).tolist()])
+        return result, memory, _RowInfo(sweeps, calls, worst)
 
 
-class _RowTransform(AutoregressiveTransform):
-    """Transform of one row of pixels, given the memory of the rows above as the first part of the context.
+class _RowInfo(NamedTuple):
+    """Diagnostics of the inverse of one row."""
 
-    A row settles at the x of its last evaluation, which also leaves the memory for the row below: no further evaluation
-    is needed.
-
-    Arguments:
-        image: The transform of whole images.
-        i: The index of the row.
-        below: The memory that the row leaves, `(N, memory)`, which the sweeps set.
-    """
-
-    n_inputs = None  # the memory depends on the last coordinate
-
-    def __init__(self, image: RasterTransform, i: int, below: Tensor) -> None:
-        super().__init__(image.maps, None, sweeps=image.row)
-        self.row_maps = image.row_maps
-        self.i = i
-        self.below = below
-
-    def _compute_maps(self, x: Tensor, context: Tensor | None, rows: Tensor) -> Maps:
-        assert context is not None
-        above, context = context.tensor_split([self.below.shape[-1]], dim=-1)
-        maps, self.below[rows] = self.row_maps(x, above, context if context.shape[-1] else None, self.i)
-        return maps
+    sweeps: int
+    calls: float
+    """The number of evaluations of the row; an evaluation of a part of the row is a part."""
+    residual: float
