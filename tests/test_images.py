@@ -15,7 +15,7 @@ import elflow
 from elflow.activations import RELU
 from elflow.flows.multiscale import MultiscaleELF
 from elflow.flows.presets import PRESETS, SIZES, preset
-from elflow.nn import ActNorm, ImageHypernetwork, MaskedConvolution
+from elflow.nn import ActNorm, ImageHypernetwork, MaskedConvolution, RowNetwork
 from elflow.transforms import PARAMETRIZATIONS, AutoregressiveTransform, RasterTransform, invert
 
 TINY = {"transforms": 2, "units": 6, "channels": 12, "blocks": 1}
@@ -97,27 +97,19 @@ def test_networks_row_by_row_are_those_of_the_whole_image(context, parametrizati
     hyper = perturb(ImageHypernetwork((2, 9, 3), 3 if context else 0, 4, 6, 2, *options).double(), 0.5)
     x = torch.randn(5, 54, dtype=torch.double)
     c = None if context is None else torch.randn(5, 3 if context == "vector" else 81, dtype=torch.double)
-    whole, above = hyper(x, c), torch.zeros(5, hyper.memory_size, dtype=torch.double)
+    whole, rows = hyper(x, c), RowNetwork(hyper)
+    above = rows.make_empty(5)
     for i, row in enumerate(x.split(6, dim=-1)):
-        phi, below = hyper.compute_row(row, above, c, i, torch.zeros_like(above), 0)
+        ready = rows.prepare(i, above, c)
+        phi, state = rows.evaluate(row, ready, None, 0)
         torch.testing.assert_close(phi, whole[:, 6 * i : 6 * (i + 1)])
         for start in (1, 2):  # the right part alone, given an evaluation that was right to the left of it
             wrong = torch.cat([row[:, : 2 * start], torch.randn(5, 6 - 2 * start, dtype=torch.double)], dim=-1)
-            _, before = hyper.compute_row(wrong, above, c, i, torch.zeros_like(above), 0)
-            phi, memory = hyper.compute_row(row[:, 2 * start :], above, c, i, before, start)
+            _, before = rows.evaluate(wrong, ready, None, 0)
+            phi, part = rows.evaluate(row[:, 2 * start :], ready, before, start)
             torch.testing.assert_close(phi, whole[:, 6 * i + 2 * start : 6 * (i + 1)])
-            torch.testing.assert_close(memory, below)
-        above = below
-
-
-def test_weights_are_only_fixed_inside_the_block():
-    hyper = ImageHypernetwork((1, 3, 3), 0, 4, 6, 1)
-    x = torch.randn(2, 9)
-    before = hyper(x, None)
-    with hyper.freeze():
-        torch.testing.assert_close(hyper(x, None), before)
-    perturb(hyper)
-    assert not torch.allclose(hyper(x, None), before)
+            torch.testing.assert_close(part, state[:, start:])
+        above = rows.append(above, state)
 
 
 def test_all_networks_see_the_whole_context():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.flows._image_input import check_shape
 from elflow.flows.elf import MAX_OUTPUTS_AT_ONCE
 from elflow.flows.layered import LayeredFlow
-from elflow.nn import ActNorm, ImageHypernetwork
+from elflow.nn import ActNorm, ImageHypernetwork, RowNetwork
 from elflow.transforms import (
     PARAMETRIZATIONS,
     Elementwise,
@@ -157,24 +158,32 @@ class ConvolutionalELFTransform(LazyTransform):
             c,
             height,
             width * channels,
-            self._compute_row_maps,
-            self.hyper.memory_size,
             channels,
-            self.hyper.freeze,
+            partial(_NetworkRows, self),
             rows=max(4, MAX_OUTPUTS_AT_ONCE // (self.hyper.size * size)),
         )
 
     def _compute_maps(self, x: Tensor, c: Tensor | None) -> Elementwise:
-        return self._make_networks(self.hyper(x, c).to(x.dtype))  # autocast may return a lower precision
+        return self.make_networks(self.hyper(x, c).to(x.dtype))  # autocast may return a lower precision
 
-    def _compute_row_maps(
-        self, x: Tensor, above: Tensor, c: Tensor | None, i: int, below: Tensor, start: int
-    ) -> tuple[Elementwise, Tensor]:
-        phi, memory = self.hyper.compute_row(x, above, c, i, below, start // self.hyper.shape[0])
-        return self._make_networks(phi.to(x.dtype)), memory.to(x.dtype)
-
-    def _make_networks(self, phi: Tensor) -> Elementwise:
+    def make_networks(self, phi: Tensor) -> Elementwise:
+        """The maps with these parameters, `(..., network_size(units, parametrization))`."""
         return make_network_transform(phi, self.hyper.units, self.bound, self.activation, self.hyper.parametrization)
+
+
+class _NetworkRows(RowNetwork):
+    """The one-dimensional networks of an autoregressive transformation, row by row."""
+
+    def __init__(self, elf: ConvolutionalELFTransform) -> None:
+        super().__init__(elf.hyper)
+        self.make_networks = elf.make_networks
+
+    def compute(
+        self, x: Tensor, ready: tuple[Tensor, ...], state: Tensor | None, start: int
+    ) -> tuple[Elementwise, Tensor]:
+        """The maps of a row from pixel `start` on, and the state of these pixels."""
+        phi, state = self.evaluate(x, ready, state, start)
+        return self.make_networks(phi), state
 
 
 class LazyHeadTransform(LazyTransform):

@@ -5,6 +5,7 @@ from elflow.nn.attention import CausalAttention
 from elflow.nn.convolution import ImageHypernetwork, MaskedConvolution
 from elflow.nn.initialization import DataInitialized, InitializesParts, draw_initial_phi
 from elflow.nn.mlp import Hypernetwork
+from elflow.nn.rows import RowNetwork
 
 __all__ = [
     "ActNorm",
@@ -14,5 +15,6 @@ __all__ = [
     "ImageHypernetwork",
     "InitializesParts",
     "MaskedConvolution",
+    "RowNetwork",
     "draw_initial_phi",
 ]

@@ -49,8 +49,12 @@ class CausalAttention(nn.Module):
             image: The same rows of the image, `(N, values, height, width)`.
             before: Keys and values of the pixels above these rows, `(N, pixels, 2 * features)`; None for no pixels.
         """
-        height, width = x.shape[2:]
         tokens, pixels = (part.permute(0, 2, 3, 1).flatten(1, 2) for part in (x, image))
+        y, own = self.attend(tokens, pixels, before)
+        return y.unflatten(1, x.shape[2:]).permute(0, 3, 1, 2), own
+
+    def attend(self, tokens: Tensor, pixels: Tensor, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The same for pixels in raster order: hidden layer `(N, n, channels)` and image `(N, n, values)`."""
         own = self.key_value(torch.cat([self.norm(tokens), pixels], dim=-1))
         # Shifted by one pixel: a query sees those up to its own place. The first, of zeros, stands for no pixel.
         seen = own if before is None else torch.cat([before, own], dim=1)
@@ -59,10 +63,9 @@ class CausalAttention(nn.Module):
         n_before = seen.shape[1] - own.shape[1]
         mask = None
         if n_before:
-            mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=x.device).tril(n_before)
+            mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=own.device).tril(n_before)
         result = scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None)
-        y = self.out(result.transpose(1, 2).flatten(2))
-        return x + y.unflatten(1, (height, width)).permute(0, 3, 1, 2), own
+        return tokens + self.out(result.transpose(1, 2).flatten(2)), own
 
     def _split_heads(self, x: Tensor) -> Tensor:
         """`(N, pixels, features)` as `(N, heads, pixels, features of a head)`."""
