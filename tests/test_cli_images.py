@@ -128,9 +128,11 @@ def test_colours_resized_pictures_and_levels(tmp_path):
         (tmp_path / "data" / f"class{label}").mkdir(parents=True, exist_ok=True)
         Image.fromarray(x[i].transpose(1, 2, 0)).resize((9, 7)).save(tmp_path / "data" / f"class{label}" / f"{i}.png")
     options = ["--levels", 256, "--resize", "12x8", "--classes", "--dequantization", "variational"]
-    options += ["--max-steps", 1, "--samples", tmp_path / "pictures"]
+    options += ["--max-steps", 1, "--samples", tmp_path / "pictures", "--attention", 2]
     out, _ = succeeds("fit-images", tmp_path / "data", "-o", tmp_path / "m.elf", *options)
-    assert elflow.load(tmp_path / "m.elf").noise is not None
+    model = elflow.load(tmp_path / "m.elf")
+    assert model.noise is not None
+    assert model.config["attention"] == 2
     assert "3 x 12 x 8, 256 levels" in out
     assert picture(tmp_path / "pictures" / "step-000001.png")[0] == "RGB"
     out, _ = succeeds("score-images", tmp_path / "m.elf", tmp_path / "data", "--resize", "12X8")
@@ -353,6 +355,7 @@ def test_a_header_without_training_facts(folder, tmp_path):
          "9: try --resize 8x8"),
         (["fit-images", "DATA", "-o", "NEW", "--levels", "9"], "--levels must be above the largest pixel of"),
         (["fit-images", "DATA", "-o", "NEW", "--levels", "1"], "'--levels'"),
+        (["fit-images", "DATA", "-o", "NEW", "--attention", "5"], "--attention must be 0 or a divisor of channels, 16"),
         (["fit-images", "DATA", "-o", "NEW", "--validation", "39"], "--validation must leave at least two of 40 "
          "images"),
         (["fit-images", "DATA", "-o", "NEW", "--validation", "0.99"], "--validation must leave at least two of 40"),

@@ -15,7 +15,7 @@ import elflow
 from elflow.activations import RELU
 from elflow.flows.multiscale import MultiscaleELF
 from elflow.flows.presets import PRESETS, SIZES, preset
-from elflow.nn import ActNorm, ImageHypernetwork, MaskedConvolution
+from elflow.nn import ActNorm, ImageHypernetwork, MaskedConvolution, RowNetwork
 from elflow.transforms import PARAMETRIZATIONS, AutoregressiveTransform, RasterTransform, invert
 
 TINY = {"transforms": 2, "units": 6, "channels": 12, "blocks": 1}
@@ -60,8 +60,25 @@ def test_a_network_sees_all_before_it_in_its_receptive_field_and_nothing_else(sh
         assert seen[out, source] == (source < out if up == left == 0 else elsewhere), (up, left)
 
 
-def test_nothing_that_happens_to_the_weights_lets_the_future_in():
-    hyper = ImageHypernetwork((3, 4, 4), 0, 4, 6, 1).double()
+@pytest.mark.parametrize("shape", [(1, 6, 5), (3, 4, 3)], ids=str)
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_with_attention_a_network_sees_all_before_it_and_nothing_else(shape, blocks):
+    seen = find_dependence(perturb(ImageHypernetwork(shape, 0, 4, 12, blocks, attention=2).double(), 0.5))
+    assert torch.equal(seen, torch.ones_like(seen).tril(-1))
+
+
+def test_attention_does_not_change_an_untrained_network():
+    plain, hyper = (ImageHypernetwork((2, 4, 4), 0, 4, 6, 1, attention=heads) for heads in (0, 3))
+    hyper.load_state_dict(plain.state_dict(), strict=False)
+    x = torch.randn(5, 32)
+    assert torch.equal(hyper(x, None), plain(x, None))
+    hyper(x, None).sum().backward()
+    assert hyper.attention.out.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("attention", [0, 2])
+def test_nothing_that_happens_to_the_weights_lets_the_future_in(attention):
+    hyper = ImageHypernetwork((3, 4, 4), 0, 4, 6, 1, attention=attention).double()
     before = find_dependence(perturb(hyper, 0.5))
     optimizer = torch.optim.Adam(hyper.parameters(), 0.1, weight_decay=0.1)
     for _ in range(3):
@@ -74,25 +91,25 @@ def test_nothing_that_happens_to_the_weights_lets_the_future_in():
 
 @pytest.mark.parametrize("parametrization", PARAMETRIZATIONS)
 @pytest.mark.parametrize("context", [None, "vector", "image", "concatenated image"])
-def test_networks_row_by_row_are_those_of_the_whole_image(context, parametrization):
-    options = parametrization, context == "concatenated image"
+@pytest.mark.parametrize("attention", [0, 3])
+def test_networks_row_by_row_are_those_of_the_whole_image(context, parametrization, attention):
+    options = parametrization, context == "concatenated image", attention
     hyper = perturb(ImageHypernetwork((2, 9, 3), 3 if context else 0, 4, 6, 2, *options).double(), 0.5)
     x = torch.randn(5, 54, dtype=torch.double)
     c = None if context is None else torch.randn(5, 3 if context == "vector" else 81, dtype=torch.double)
-    whole, above = hyper(x, c), torch.zeros(5, 3 * sum(hyper.memory_channels), dtype=torch.double)
+    whole, rows = hyper(x, c), RowNetwork(hyper)
+    above = rows.make_empty(5)
     for i, row in enumerate(x.split(6, dim=-1)):
-        phi, above = hyper.compute_row(row, above, c, i)
+        ready = rows.prepare(i, above, c)
+        phi, state = rows.evaluate(row, ready, None, 0)
         torch.testing.assert_close(phi, whole[:, 6 * i : 6 * (i + 1)])
-
-
-def test_weights_are_only_fixed_inside_the_block():
-    hyper = ImageHypernetwork((1, 3, 3), 0, 4, 6, 1)
-    x = torch.randn(2, 9)
-    before = hyper(x, None)
-    with hyper.freeze():
-        torch.testing.assert_close(hyper(x, None), before)
-    perturb(hyper)
-    assert not torch.allclose(hyper(x, None), before)
+        for start in (1, 2):  # the right part alone, given an evaluation that was right to the left of it
+            wrong = torch.cat([row[:, : 2 * start], torch.randn(5, 6 - 2 * start, dtype=torch.double)], dim=-1)
+            _, before = rows.evaluate(wrong, ready, None, 0)
+            phi, part = rows.evaluate(row[:, 2 * start :], ready, before, start)
+            torch.testing.assert_close(phi, whole[:, 6 * i + 2 * start : 6 * (i + 1)])
+            torch.testing.assert_close(part, state[:, start:])
+        above = rows.append(above, state)
 
 
 def test_all_networks_see_the_whole_context():
@@ -193,9 +210,9 @@ def test_all_ways_to_invert_agree(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", [0, 2])
-def test_one_row_after_the_other_is_as_good_as_all_at_once(context):
-    flow = perturb(MultiscaleELF((1, 12, 4), context, scales=2, **TINY).double())
+@pytest.mark.parametrize(("context", "attention"), [(0, 0), (2, 4)])
+def test_one_row_after_the_other_is_as_good_as_all_at_once(context, attention):
+    flow = perturb(MultiscaleELF((1, 12, 4), context, scales=2, attention=attention, **TINY).double())
     z, c = torch.randn(20, 48, dtype=torch.double), torch.randn(20, context, dtype=torch.double) if context else None
     x, info = flow.inverse(z, c, return_info=True)
     assert info.converged
@@ -217,8 +234,9 @@ def test_the_progress_bar_reaches_the_end(capsys, monkeypatch):
     assert "100%" in capsys.readouterr().err
 
 
-def test_gradients_of_the_inverse_are_those_of_the_inverse_function():
-    flow = perturb(MultiscaleELF((1, 4, 4), 2, scales=2, **TINY).double())
+@pytest.mark.parametrize("attention", [0, 2])
+def test_gradients_of_the_inverse_are_those_of_the_inverse_function(attention):
+    flow = perturb(MultiscaleELF((1, 4, 4), 2, scales=2, attention=attention, **TINY).double())
     c, z = torch.randn(2, dtype=torch.double), torch.randn(16, dtype=torch.double)
     x = flow.inverse(z, c).detach()
     back = torch.autograd.functional.jacobian(lambda z: flow.inverse(z, c), z)
@@ -353,6 +371,7 @@ def test_classes_and_vectors_change_the_density_and_are_the_same_to_it():
         {"classes": np.int64(3), "warp": "histogram"},
         {"context": 2, "warp": "zeros", "bound": np.float32(0.9), "levels": np.int64(4)},
         {"activation": RELU},
+        {"attention": np.int64(2), "dequantization": "variational"},
         {"parametrization": "weights", "dequantization": "variational", "noise_sizes": {"transforms": 1, "units": 3}},
     ],
 )
@@ -381,6 +400,7 @@ def test_save_and_load(options, dtype, tmp_path):
         {"channels": 10**9},
         {"shape": "abc"},
         {"units": -1},
+        {"attention": 5},
         {"parametrization": "none"},
         {"dequantization": "variational", "noise_sizes": {"channels": 10**9}},
         {"dequantization": "variational", "noise_sizes": {"depth": 2}},
@@ -500,6 +520,14 @@ def test_no_images(dequantization):
         ({"bound": 1.0}, ValueError, r"bound must be in \(0, 1\)"),
         ({"blocks": 1.5}, TypeError, "blocks must be an integer"),
         ({"parametrization": "units"}, ValueError, "parametrization must be one of"),
+        ({"attention": 5}, ValueError, "attention must be 0 or a divisor of channels, 32, got 5"),
+        (
+            {"attention": 2, "shape": (1, 32, 32), "scales": 1},
+            ValueError,
+            "attention must be 0 unless a scale has at most",
+        ),
+        ({"attention": -1}, ValueError, "attention must be at least 0"),
+        ({"attention": True}, TypeError, "attention must be an integer"),
         ({"noise_sizes": {"units": 0}}, ValueError, "units of noise_sizes must be at least 1"),
         ({"noise_sizes": {"scales": 1}}, ValueError, "noise_sizes must be a dictionary with some of"),
     ],

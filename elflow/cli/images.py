@@ -90,6 +90,15 @@ def fit_images(
         Dequantization | None,
         typer.Option(help="Dequantisation noise for pixels. Default: the preset's.", show_default=False),
     ] = None,
+    attention: Annotated[
+        int | None,
+        typer.Option(
+            help="Heads of self-attention on scales of at most 16x16 pixels. Default: no attention.",
+            metavar="HEADS",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
     time_limit: TimeLimit = None,
     max_steps: MaxSteps = None,
     validation: Annotated[
@@ -140,8 +149,14 @@ def fit_images(
     fabric = _processes.make_fabric(device, precision, devices, nodes)
     quiet = _processes.is_quiet(fabric, quiet)
     name = preset or choose_preset(images.x)
-    changes = {"levels": levels, "classes": count_classes(images, data) if classes else None}
-    flow = build_flow(name, size, images, data, changes | {"dequantization": dequantization}, seed)
+    changes = {
+        "levels": levels,
+        "classes": count_classes(images, data) if classes else None,
+        "dequantization": dequantization,
+        "attention": attention,
+    }
+    with _options.rename_argument("attention", "--attention"):
+        flow = build_flow(name, size, images, data, changes, seed)
     recipe = make_recipe(size, max_steps, seconds)
     rows, held_out = split_rows(images, flow.classes, validation, seed)
     callbacks: list[RoundEnd] = []

@@ -60,6 +60,7 @@ class ImageELF(InitializesParts):
         parametrization: The outputs of the hypernetworks: `"bumps"`, or `"weights"` for the paper's own model, as for
             `ELF`. With `"weights"`, learned noise is conditioned on the image as in the paper, too.
         noise_sizes: Sizes of the flow of learned noise that differ: `transforms` (2), `units`, `channels`, `blocks`.
+        attention: The number of heads of causal self-attention on scales of at most 16 x 16 pixels; 0 for none.
 
     Example:
         >>> img = ImageELF((1, 8, 8), levels=17, scales=2, transforms=1, units=8, channels=8, blocks=1)
@@ -87,6 +88,7 @@ class ImageELF(InitializesParts):
         activation: PiecewiseQuadratic = FELU,
         parametrization: str = "bumps",
         noise_sizes: dict[str, int] | None = None,
+        attention: int = 0,
     ) -> None:
         super().__init__()
         check_bound(bound)
@@ -108,9 +110,8 @@ class ImageELF(InitializesParts):
         if classes and context:
             raise ValueError(f"classes and context cannot both be given, got classes={classes}, context={context}")
         self.cells = Levels(levels, warp)
-        self.flow = MultiscaleELF(shape, classes or context, scales, transforms, **sizes)
-        self.shape = self.flow.shape
-        is_learned = dequantization == "variational"
+        self.flow = MultiscaleELF(shape, classes or context, scales, transforms, **sizes, attention=attention)
+        self.shape, is_learned = self.flow.shape, dequantization == "variational"
         self.noise = ImageNoise(self.shape, levels, **sizes | noise_sizes) if is_learned else None
         self.config = {
             "shape": list(self.shape),
@@ -123,6 +124,7 @@ class ImageELF(InitializesParts):
             "classes": classes,
             "context": context,
             "noise_sizes": noise_sizes,
+            "attention": int(attention),
         }
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,12 +11,12 @@ from torch.distributions import Transform
 from zuko.lazy import LazyTransform
 from zuko.transforms import PermutationTransform
 
-from elflow._checks import check_choice
+from elflow._checks import check_choice, check_count
 from elflow.activations import FELU, PiecewiseQuadratic
 from elflow.flows._image_input import check_shape
 from elflow.flows.elf import MAX_OUTPUTS_AT_ONCE
 from elflow.flows.layered import LayeredFlow
-from elflow.nn import ActNorm, ImageHypernetwork
+from elflow.nn import ActNorm, ImageHypernetwork, RowNetwork
 from elflow.transforms import (
     PARAMETRIZATIONS,
     Elementwise,
@@ -25,6 +26,9 @@ from elflow.transforms import (
 )
 
 __all__ = ["ConvolutionalELFTransform", "MultiscaleELF"]
+
+MAX_ATTENTION_PIXELS = 16 * 16
+"""Maximum number of pixels of a scale with attention, whose cost grows with the square of that number."""
 
 Shape = tuple[int, int, int]
 
@@ -52,6 +56,8 @@ class MultiscaleELF(LayeredFlow):
             `scales=1`.
         parametrization: The outputs of the hypernetworks, as for `ELF`. With `"weights"`, a context image is
             concatenated to the input of every residual block, as in the paper.
+        attention: The number of heads of self-attention in each hypernetwork, a divisor of `channels`, on the scales
+            with at most `MAX_ATTENTION_PIXELS` pixels; 0 for none.
 
     Example:
         >>> flow = MultiscaleELF((1, 8, 8), scales=2, transforms=1, units=8, channels=8, blocks=1)
@@ -73,12 +79,22 @@ class MultiscaleELF(LayeredFlow):
         activation: PiecewiseQuadratic = FELU,
         image: bool = False,
         parametrization: str = "bumps",
+        attention: int = 0,
     ) -> None:
         full_shape = shape = check_shape(shape, scales, channels)
         if image and scales > 1:
             raise ValueError(f"scales must be 1 if the context is an image, got {scales}")
         check_choice("parametrization", parametrization, PARAMETRIZATIONS)
+        attention = check_count("attention", attention, least=0)
         has_bumps = parametrization == "bumps"
+        if attention and channels % attention:
+            raise ValueError(f"attention must be 0 or a divisor of channels, {channels}, got {attention}")
+        pixels = shape[1] * shape[2] // 4 ** (scales - 1)
+        if attention and pixels > MAX_ATTENTION_PIXELS:
+            raise ValueError(
+                f"attention must be 0 unless a scale has at most {MAX_ATTENTION_PIXELS} pixels, got {attention} for "
+                f"{pixels} pixels on the last of {scales}"
+            )
         hyper_options = parametrization, image and not has_bumps
         size = features = shape[0] * shape[1] * shape[2]
         layers: list[LazyTransform] = []
@@ -90,7 +106,8 @@ class MultiscaleELF(LayeredFlow):
                 if number:
                     layers.append(LazyHeadTransform(LazyPermutation(torch.arange(size).flip(0)), size))
                 sizes = units, channels, blocks, bound, activation
-                elf = ConvolutionalELFTransform(shape, context, *sizes, *hyper_options)
+                heads = attention if shape[1] * shape[2] <= MAX_ATTENTION_PIXELS else 0
+                elf = ConvolutionalELFTransform(shape, context, *sizes, *hyper_options, heads)
                 parts = [ActNorm(shape[0], shape[1] * shape[2]), elf] if has_bumps else [elf]
                 if not has_bumps or number == transforms - 1:
                     parts.append(ActNorm(shape[0], shape[1] * shape[2]))
@@ -102,7 +119,7 @@ class MultiscaleELF(LayeredFlow):
 class ConvolutionalELFTransform(LazyTransform):
     """Autoregressive transformation of images, given as vectors, in raster order.
 
-    For the arguments see `MultiscaleELF`, and `elflow.nn.ImageHypernetwork` for `concatenate`.
+    For the arguments see `MultiscaleELF`, and `elflow.nn.ImageHypernetwork` for `concatenate` and `attention`.
 
     Example:
         >>> t = ConvolutionalELFTransform((1, 4, 4), context=0, units=8, channels=8, blocks=1)
@@ -122,11 +139,13 @@ class ConvolutionalELFTransform(LazyTransform):
         activation: PiecewiseQuadratic = FELU,
         parametrization: str = "bumps",
         concatenate: bool = False,
+        attention: int = 0,
     ) -> None:
         super().__init__()
         self.bound = bound
         self.activation = activation
-        self.hyper = ImageHypernetwork(shape, context, units, channels, blocks, parametrization, concatenate)
+        options = parametrization, concatenate, attention
+        self.hyper = ImageHypernetwork(shape, context, units, channels, blocks, *options)
 
     def extra_repr(self) -> str:
         return f"units={self.hyper.units}, bound={self.bound}, activation={self.activation.name}"
@@ -139,21 +158,32 @@ class ConvolutionalELFTransform(LazyTransform):
             c,
             height,
             width * channels,
-            self._compute_row_maps,
-            sum(self.hyper.memory_channels) * width,
-            self.hyper.freeze,
+            channels,
+            partial(_NetworkRows, self),
             rows=max(4, MAX_OUTPUTS_AT_ONCE // (self.hyper.size * size)),
         )
 
     def _compute_maps(self, x: Tensor, c: Tensor | None) -> Elementwise:
-        return self._make_networks(self.hyper(x, c).to(x.dtype))  # autocast may return a lower precision
+        return self.make_networks(self.hyper(x, c).to(x.dtype))  # autocast may return a lower precision
 
-    def _compute_row_maps(self, x: Tensor, above: Tensor, c: Tensor | None, i: int) -> tuple[Elementwise, Tensor]:
-        phi, memory = self.hyper.compute_row(x, above, c, i)
-        return self._make_networks(phi.to(x.dtype)), memory.to(x.dtype)
-
-    def _make_networks(self, phi: Tensor) -> Elementwise:
+    def make_networks(self, phi: Tensor) -> Elementwise:
+        """The maps with these parameters, `(..., network_size(units, parametrization))`."""
         return make_network_transform(phi, self.hyper.units, self.bound, self.activation, self.hyper.parametrization)
+
+
+class _NetworkRows(RowNetwork):
+    """The one-dimensional networks of an autoregressive transformation, row by row."""
+
+    def __init__(self, elf: ConvolutionalELFTransform) -> None:
+        super().__init__(elf.hyper)
+        self.make_networks = elf.make_networks
+
+    def compute(
+        self, x: Tensor, ready: tuple[Tensor, ...], state: Tensor | None, start: int
+    ) -> tuple[Elementwise, Tensor]:
+        """The maps of a row from pixel `start` on, and the state of these pixels."""
+        phi, state = self.evaluate(x, ready, state, start)
+        return self.make_networks(phi), state
 
 
 class LazyHeadTransform(LazyTransform):

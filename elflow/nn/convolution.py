@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, pad, relu
 
+from elflow.nn.attention import CausalAttention
 from elflow.nn.initialization import draw_initial_phi
 from elflow.transforms import network_size
 
@@ -42,8 +42,6 @@ class MaskedConvolution(nn.Module):
 
     weight_index: Tensor
     """Position of each weight in the flattened kernel `(outputs, rows, columns, inputs)`."""
-    frozen_kernel: Tensor | None = None
-    """The kernel, inside `ImageHypernetwork.freeze`."""
 
     def __init__(self, inputs: int, outputs: int, groups: int, size: int = 3, strict: bool = False) -> None:
         super().__init__()
@@ -63,18 +61,11 @@ class MaskedConvolution(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.inputs}, {self.outputs}, kernel={self.rows}x{self.columns}, weights={self.weight.numel()}"
 
-    def forward(self, x: Tensor, above: Tensor | None = None) -> Tensor:
-        """Convolve `(N, inputs, height, width)` to `(N, outputs, height, width)`.
-
-        Arguments:
-            x: Some rows of images.
-            above: The row of pixels above them, `(N, inputs, 1, width)`; None for zeros.
-        """
-        kernel = self.make_kernel() if self.frozen_kernel is None else self.frozen_kernel
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve `(N, inputs, height, width)` to `(N, outputs, height, width)`."""
         if self.rows > 1:
-            x = x if above is None else torch.cat([above, x], dim=2)
-            x = pad(x, (self.columns // 2, self.columns // 2, self.rows - 1 if above is None else 0, 0))
-        return conv2d(x, kernel, self.bias)
+            x = pad(x, (self.columns // 2, self.columns // 2, self.rows - 1, 0))
+        return conv2d(x, self.make_kernel(), self.bias)
 
     def make_kernel(self) -> Tensor:
         """The dense kernel, with zeros for masked weights, `(outputs, inputs, rows, columns)`."""
@@ -101,28 +92,18 @@ class ResidualBlock(nn.Module):
         self.mix = MaskedConvolution(channels, channels, groups, size=1)
         self.widen = MaskedConvolution(channels, 2 * channels, groups)
 
-    def forward(
-        self,
-        x: Tensor,
-        c: Tensor | None,
-        above: Sequence[Tensor | None] = (None, None),
-        rows: slice = slice(None),
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The output, and the inputs of the two convolutions that see the row above.
+    def forward(self, x: Tensor, c: Tensor | None) -> Tensor:
+        """The hidden layer after the block, from that before it and the context, `(N, channels, height, width)`."""
+        y = self.narrow(relu(x))
+        if c is not None:
+            y = y + self.transform_context(c)
+        return x + self.widen(relu(self.mix(relu(y))))
 
-        Arguments:
-            x: Some rows of the hidden layer.
-            c: The context of these rows, and of further ones around them, or None.
-            above: The inputs of the two convolutions in the row above; None for zeros.
-            rows: The rows of the context that x has.
-        """
-        wide = relu(x)
-        y = self.narrow(wide, above[0])
-        if self.context is not None and c is not None:
-            # The convolution of concatenated inputs is the sum of two; that of the context needs no mask.
-            y = y + self.context(relu(c) if self.concatenate else c)[:, :, rows]
-        slim = relu(self.mix(relu(y)))
-        return x + self.widen(slim, above[1]), [wide, slim]
+    def transform_context(self, c: Tensor) -> Tensor:
+        """The contribution of the context to the output of the first convolution."""
+        assert self.context is not None
+        # The convolution of concatenated inputs is the sum of two; that of the context needs no mask.
+        return self.context(relu(c) if self.concatenate else c)
 
 
 class ImageHypernetwork(nn.Module):
@@ -141,6 +122,8 @@ class ImageHypernetwork(nn.Module):
         parametrization: One of `elflow.transforms.PARAMETRIZATIONS`.
         concatenate: Whether blocks have the channels of a context image as further inputs of their first convolution,
             as in the paper. Otherwise each pixel adds a linear map of its context to the output of that convolution.
+        attention: The number of heads of a `CausalAttention` after the middle residual block, with which an output sees
+            all pixels before it; 0 for no attention. It is a divisor of `channels`.
 
     Example:
         >>> hyper = ImageHypernetwork((3, 8, 8), context=0, units=8, channels=12, blocks=2)
@@ -157,6 +140,7 @@ class ImageHypernetwork(nn.Module):
         blocks: int,
         parametrization: str = "bumps",
         concatenate: bool = False,
+        attention: int = 0,
     ) -> None:
         super().__init__()
         self.shape = groups, height, width = shape
@@ -169,7 +153,11 @@ class ImageHypernetwork(nn.Module):
         self.first = MaskedConvolution(groups, 2 * channels, groups, strict=True)
         self.row = nn.Parameter(torch.zeros(2 * channels, height, 1))
         self.column = nn.Parameter(torch.zeros(2 * channels, 1, width))
-        self.blocks = nn.ModuleList([ResidualBlock(channels, groups, context, concatenate) for _ in range(blocks)])
+        self.blocks: Any = nn.ModuleList(  # mypy takes the items of a ModuleList for plain modules
+            [ResidualBlock(channels, groups, context, concatenate) for _ in range(blocks)]
+        )
+        first = int((_assign_groups(2 * channels, groups) == 0).sum())
+        self.attention = CausalAttention(2 * channels, groups, first, channels, attention) if attention else None
         self.head = MaskedConvolution(2 * channels, groups * self.size, groups, size=1)
         with torch.no_grad():
             self.head.weight.mul_(0.1)
@@ -189,77 +177,25 @@ class ImageHypernetwork(nn.Module):
         if context is not None:
             batch = torch.broadcast_shapes(batch, context.shape[:-1])
             x = x.expand(*batch, -1)
-            c = self._to_images(context.expand(*batch, -1), self.context)
-        no_rows = [None] * len(self.memory_channels)
-        phi, _ = self._apply_layers(self._to_images(x, self.shape[0]), c, slice(None), no_rows)
-        return phi.reshape(*batch, x.shape[-1], self.size)
-
-    def compute_row(self, x: Tensor, above: Tensor, context: Tensor | None, i: int) -> tuple[Tensor, Tensor]:
-        """The networks of one row of pixels, computed from that row and a memory of the row above.
-
-        Arguments:
-            x: The row, `(N, width * channels)`.
-            above: The memory of the row above, `(N, memory)`; zeros for the first row.
-            context: The context of the whole image, as in `forward`.
-            i: The index of the row.
-
-        Returns:
-            The networks, `(N, width * channels, network_size(units, parametrization))`, and the memory of this row,
-            `(N, memory)`, where `memory` is `sum(memory_channels) * width`.
-        """
-        depth, _, width = self.shape
-        rows = slice(i, i + 1)
-        c = None if context is None else self._to_images(context, self.context)
-        context_rows = slice(None)
-        if c is not None and c.shape[2] > 1:  # with the rows around this one if the blocks see them
-            margin = 1 if self.concatenate else 0
-            first = max(0, i - margin)
-            c, context_rows = c[:, :, first : i + margin + 1], slice(i - first, i - first + 1)
-        memories = above.split([channels * width for channels in self.memory_channels], dim=-1)
-        inputs_above: list[Tensor | None] = [
-            memory.reshape(len(x), 1, width, channels).permute(0, 3, 1, 2)
-            for memory, channels in zip(memories, self.memory_channels, strict=True)
-        ]
-        row = x.reshape(-1, 1, width, depth).permute(0, 3, 1, 2)
-        phi, inputs = self._apply_layers(row, c, rows, inputs_above, context_rows)
-        memory = torch.cat([part.permute(0, 2, 3, 1).flatten(1) for part in inputs], dim=-1)
-        return phi.reshape(len(x), width * depth, self.size), memory
-
-    @contextmanager
-    def freeze(self) -> Iterator[None]:
-        """Context manager for a block in which the weights do not change: the dense kernels are built only once.
-
-        Kernels have no gradients inside the block.
-        """
-        convolutions = [module for module in self.modules() if isinstance(module, MaskedConvolution)]
-        try:
-            for module in convolutions:
-                module.frozen_kernel = module.make_kernel().detach()
-            yield
-        finally:
-            for module in convolutions:
-                module.frozen_kernel = None
-
-    @property
-    def memory_channels(self) -> list[int]:
-        """The number of input channels of each convolution that sees the row above."""
-        return [self.shape[0], *[2 * self.channels, self.channels] * len(self.blocks)]
-
-    def _apply_layers(
-        self,
-        image: Tensor,
-        c: Tensor | None,
-        rows: slice,
-        above: Sequence[Tensor | None],
-        context_rows: slice = slice(None),
-    ) -> tuple[Tensor, list[Tensor]]:
-        """phi of some rows, `(N, height, width, channels * size)`, and the inputs that the row below needs."""
-        h, inputs = self.first(image, above[0]) + (self.row[:, rows] + self.column), [image]
+            c = self.context_to_images(context.expand(*batch, -1))
+        image = self._to_images(x, self.shape[0])
+        h = self.first(image) + (self.row + self.column)
         h = h.contiguous(memory_format=torch.channels_last)  # twice as fast on CPUs, and phi need not be copied
         for number, block in enumerate(self.blocks):
-            h, block_inputs = block(h, c, above[1 + 2 * number : 3 + 2 * number], context_rows)
-            inputs += block_inputs
-        return self.head(relu(h)).permute(0, 2, 3, 1), inputs
+            h = block(h, c)
+            if self.attention is not None and number == self.attention_block:
+                h, _ = self.attention(h, image)
+        phi = self.head(relu(h)).permute(0, 2, 3, 1)
+        return phi.reshape(*batch, x.shape[-1], self.size)
+
+    @property
+    def attention_block(self) -> int:
+        """The index of the residual block before the attention."""
+        return (len(self.blocks) - 1) // 2
+
+    def context_to_images(self, context: Tensor) -> Tensor:
+        """The context `(N, C)` as images `(N, context, height, width)`, or of one pixel for vectors."""
+        return self._to_images(context, self.context)
 
     def _to_images(self, x: Tensor, channels: int) -> Tensor:
         """Vectors as images `(N, channels, height, width)`; vectors of one pixel as images of one pixel."""

@@ -21,7 +21,7 @@ from elflow.transforms.elementwise import (
     ScaledTransform,
 )
 from elflow.transforms.parametrization import PARAMETRIZATIONS, make_network_transform, network_size
-from elflow.transforms.raster import RasterTransform
+from elflow.transforms.raster import RasterTransform, RowMaps
 from elflow.transforms.stack import HeadTransform, StackTransform
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "HeadTransform",
     "InverseInfo",
     "RasterTransform",
+    "RowMaps",
     "ScaledTransform",
     "StackTransform",
     "invert",

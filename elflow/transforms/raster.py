@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,36 +20,64 @@ from elflow.transforms.autoregressive import (
     relative_size,
 )
 
-__all__ = ["RasterTransform"]
+__all__ = ["RasterTransform", "RowMaps"]
+
+
+Compute = Callable[[Tensor, tuple[Tensor, ...], Tensor | None, int], tuple[Maps, Tensor]]
+"""`RowMaps.compute`."""
+
+
+class RowMaps(Protocol):
+    """Increasing maps of images, computed row by row. States are tensors `(N, width, size)`."""
+
+    def make_empty(self, n: int) -> tuple[Tensor, ...]:
+        """What the first row of n images needs of the rows above."""
+
+    def append(self, above: tuple[Tensor, ...], state: Tensor) -> tuple[Tensor, ...]:
+        """What the next row needs, from what this row needed and the state that it leaves."""
+
+    def prepare(self, i: int, above: tuple[Tensor, ...], context: Tensor | None) -> tuple[Tensor, ...]:
+        """What all evaluations of row i have in common."""
+
+    def compute(self, x: Tensor, ready: tuple[Tensor, ...], state: Tensor | None, start: int) -> tuple[Maps, Tensor]:
+        """The maps of a row from pixel `start` on and the state of these pixels, from their x, the result of `prepare`
+        and a state of the whole row that is right before `start`, or None if `start` is 0."""
 
 
 class RasterTransform(AutoregressiveTransform):
     """Autoregressive transform of images whose inverse sweeps over one row of pixels at a time.
 
-    The maps of a row depend on the rows above it through a memory of fixed size: the inputs that the convolutions keep
-    of the last rows. So a sweep over a row costs only a fraction of the image, and no work is spent on rows whose turn
-    has not come. All rows are swept at once on devices other than CPUs, which are faster on large batches of work, and
-    for methods other than `"exact"`.
+    The maps of a row depend on the rows above it through their states, such as the inputs that convolutions keep of the
+    last row. So a sweep over a row costs only a fraction of the image, and no work is spent on rows whose turn has not
+    come. All rows are swept at once on devices other than CPUs, which are faster on large batches of work, and for
+    methods other than `"exact"`.
 
     Arguments:
         maps: Function that computes the increasing maps from x `(N, height * row)` and the context `(N, C)`.
         context: The context `(..., C)`, or None.
         height: The number of rows of pixels.
         row: The number of coordinates in a row.
-        row_maps: Function that computes the maps of row i from its x `(N, row)`, the memory `(N, memory)` that the row
-            above leaves, the context and i. It returns them and the memory that row i leaves.
-        memory: The size of the memory.
-        freeze: Context manager for a block in which the parameters of the maps do not change, so that the maps may
-            cache what they compute from these.
+        pixel: The number of coordinates of a pixel.
+        row_maps: Function that returns the same maps row by row. It may copy the parameters of the maps.
         rows: Maximum number of images to compute at once if no gradients are needed; None for no limit.
 
     Example:
         >>> from torch.distributions import AffineTransform
         >>> def maps(x, context):  # each of two rows is shifted by the row above it
         ...     return AffineTransform(torch.cat([torch.zeros_like(x[:, :3]), x[:, :3]], dim=-1), 2.0)
-        >>> def row_maps(x, above, context, i):
-        ...     return AffineTransform(above, 2.0), x
-        >>> t = RasterTransform(maps, None, height=2, row=3, row_maps=row_maps, memory=3)
+        >>> class Rows:
+        ...     def make_empty(self, n):
+        ...         return (torch.zeros(n, 3, 1),)
+        ...
+        ...     def append(self, above, state):
+        ...         return (state,)
+        ...
+        ...     def prepare(self, i, above, context):
+        ...         return above
+        ...
+        ...     def compute(self, x, ready, state, start):
+        ...         return AffineTransform(ready[0][:, start:, 0], 2.0), x[..., None]
+        >>> t = RasterTransform(maps, None, height=2, row=3, pixel=1, row_maps=Rows)
         >>> x = torch.randn(5, 6)
         >>> torch.allclose(t.inv(t(x)), x, atol=1e-6)
         True
@@ -61,9 +89,8 @@ class RasterTransform(AutoregressiveTransform):
         context: Tensor | None,
         height: int,
         row: int,
-        row_maps: Callable[[Tensor, Tensor, Tensor | None, int], tuple[Maps, Tensor]],
-        memory: int,
-        freeze: Callable[[], AbstractContextManager[None]] = nullcontext,
+        pixel: int,
+        row_maps: Callable[[], RowMaps],
         rows: int | None = None,
     ) -> None:
         super().__init__(maps, context, sweeps=height * row, rows=rows)
@@ -71,9 +98,8 @@ class RasterTransform(AutoregressiveTransform):
         self.rows_per_sweep = None if rows is None else rows * height
         self.height = height
         self.row = row
+        self.pixel = pixel
         self.row_maps = row_maps
-        self.memory = memory
-        self.freeze = freeze
 
     def sweep_rows(
         self, y: Tensor, context: Tensor | None, step: Step, limit: int, tol: float, on_settled: OnSettled
@@ -81,34 +107,65 @@ class RasterTransform(AutoregressiveTransform):
         """Invert images `(n, height * row)`, one row of pixels after the other. Calls are counted in whole images."""
         if step is not METHODS["exact"][0] or y.device.type != "cpu":
             return super().sweep_rows(y, context, step, limit, tol, on_settled)
-        above, solved, infos = y.new_zeros(len(y), self.memory), [], []
-        with self.freeze():
-            for i, target in enumerate(y.split(self.row, dim=-1)):
-                # The memory is passed as context, so that both lose the rows of images that have settled.
-                memory_and_context = above if context is None else torch.cat([above, context], dim=-1)
-                one = AutoregressiveTransform(partial(self._compute_row_maps, i), None, sweeps=self.row)
-                x, info = one.sweep_rows(target, memory_and_context, step, self.row, tol, None)
-                _, above = self.row_maps(x, above, context, i)
-                solved.append(x)
-                infos.append(info)
-        x = torch.cat(solved, dim=-1)
-        residual = self._max_residual(x, y, context)
+        row_maps, solved, infos = self.row_maps(), [], []
+        above = row_maps.make_empty(len(y))
+        for i, target in enumerate(y.split(self.row, dim=-1)):
+            compute = row_maps.compute
+            x, state, info = self._solve_row(compute, target, row_maps.prepare(i, above, context), step, tol)
+            above = row_maps.append(above, state)
+            solved.append(x)
+            infos.append(info)
         if on_settled is not None:
             on_settled(len(y))
-        calls = sum([info.calls[0] + 1 for info in infos])  # one more for the memory of each row
+        residual = max_or_nan([info.residual for info in infos])
+        calls = math.ceil(sum([info.calls for info in infos]) / self.height)
         sweeps = max([info.sweeps for info in infos])
-        images = 1 - (-calls // self.height)  # one for the residual, plus the calls of rows, rounded up
-        return x, InverseInfo(sweeps, (images,), residual, residual <= tol)
+        return torch.cat(solved, dim=-1), InverseInfo((sweeps,), (calls,), residual, residual <= tol)
 
-    def _max_residual(self, x: Tensor, y: Tensor, context: Tensor | None) -> float:
-        """The maximum residual of all images, from the maps of whole images."""
-        size = self.rows or max(1, len(x))
-        contexts = [None] * len(x.split(size)) if context is None else context.split(size)
-        blocks = zip(x.split(size), y.split(size), contexts, strict=True)
-        residuals = [relative_size(self.maps(a, c)(a) - b, a, b).amax(-1) for a, b, c in blocks]
-        return max_or_nan([0.0, *torch.cat(residuals).tolist()])
+    def _solve_row(
+        self, compute: Compute, y: Tensor, ready: tuple[Tensor, ...], step: Step, tol: float
+    ) -> tuple[Tensor, Tensor, _RowInfo]:
+        """Invert a row of images: x `(n, row)`, and its state.
 
-    def _compute_row_maps(self, i: int, x: Tensor, memory_and_context: Tensor | None) -> Maps:
-        assert memory_and_context is not None
-        above, context = memory_and_context[:, : self.memory], memory_and_context[:, self.memory :]
-        return self.row_maps(x, above, context if context.shape[-1] else None, i)[0]
+        Values settle from left to right. A value that has settled, as all before it have, keeps its x. A sweep starts
+        at the first pixel that has not settled in some image, so that the work shrinks from sweep to sweep.
+        """
+        rows = torch.arange(len(y))  # the images whose row has not settled
+        result, residuals, states = y.clone(), torch.full_like(y, torch.inf), None
+        x, residual, state = y, residuals, None
+        start, sweeps, calls = 0, 0, 0.0
+        while True:
+            tail, target = x[:, start:], y[:, start:]
+            maps, tail_state = compute(tail, ready, state, start // self.pixel)
+            calls += 1 - start / self.row
+            new, tail_residual = step(maps, tail, target, 0)
+            if tail_residual is None:
+                tail_residual = relative_size(maps(tail) - target, tail, target)
+            residual = torch.cat([residual[:, :start], tail_residual], dim=-1) if start else tail_residual
+            state = tail_state if state is None else torch.cat([state[:, : start // self.pixel], tail_state], dim=1)
+            # The state was computed from x: the row below needs no further evaluation of this one.
+            states = torch.empty_like(state) if states is None else states
+            result[rows], residuals[rows], states[rows] = x, residual, state
+            unsettled = ~(residual <= tol)  # not `residual > tol`, which is False for NaN
+            active = unsettled.any(-1).nonzero().squeeze(-1)
+            if not len(active) or sweeps == self.row:
+                break
+            is_final = unsettled.cumsum(-1)[:, start:] == 0
+            x, sweeps = torch.cat([x[:, :start], torch.where(is_final, tail, new)], dim=-1), sweeps + 1
+            if len(active) < len(rows):
+                rows, x, y, residual, state, unsettled = (
+                    part[active] for part in (rows, x, y, residual, state, unsettled)
+                )
+                ready = tuple([part[active] for part in ready])
+            start = int(unsettled.int().argmax(-1).min()) // self.pixel * self.pixel
+        worst = max_or_nan([0.0, *residuals.amax(-1).tolist()])
+        return result, states, _RowInfo(sweeps, calls, worst)
+
+
+class _RowInfo(NamedTuple):
+    """Diagnostics of the inverse of one row."""
+
+    sweeps: int
+    calls: float
+    """The number of evaluations of the row; an evaluation of a part of the row is a part."""
+    residual: float

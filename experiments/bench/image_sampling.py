@@ -104,7 +104,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     (folder / "samples.png").write_bytes((folder / "jobs" / "methods" / "samples.png").read_bytes())
     pictures = {"samples.png": f"Samples of {record['model']} by exact sweeps."}
     note = (
-        "Calls are those of the slowest sample. Pixels are compared with exact sweeps over the same noise. One thread."
+        "Calls are those of the slowest sample. Pixels are compared with exact sweeps over the same noise. CPU seconds."
     )
     return Report(text, [Table(f"Sampling from {record['model']}", columns, rows, note)], pictures)
 

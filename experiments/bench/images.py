@@ -6,6 +6,7 @@ read from the data folder.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,14 +28,28 @@ from experiments.paper.image_fit import (
     make_glow,
     score_histogram,
     score_images,
+    shorten_recipe,
     summarize_training,
     train_images,
 )
 
 __all__ = ["EXPERIMENT"]
 
-MODELS = {"uniform": "ELF", "variational": "ELF, variational", "glow": "Glow of normflows"}
-COLORS = {"uniform": GREEN, "variational": "#4a5fa5", "glow": "#b8860b"}
+MODELS = {
+    "uniform": "ELF",
+    "attention": "ELF, attention",
+    "variational": "ELF, variational",
+    "glow": "Glow of normflows",
+}
+COLORS = {"uniform": GREEN, "attention": "#8c2d5a", "variational": "#4a5fa5", "glow": "#b8860b"}
+MODEL_CHANGES: dict[str, dict[str, Any]] = {
+    "uniform": {},
+    "attention": {"attention": 1},
+    "variational": {"dequantization": "variational"},
+}
+"""Changes of the preset for each ELF."""
+STEP_COSTS = {"digits": {"attention": 1.33}, "mnist": {"attention": 1.13}}
+"""CPU time of a training step in multiples of that of the ELF without attention, of interleaved steps."""
 TIME_LIMITS = {"digits": 120.0, "mnist": 3600.0}
 N_VALIDATION = {"digits": 150, "mnist": 1_000}
 ROUND_STEPS = {"digits": 50, "mnist": 250}
@@ -44,6 +59,8 @@ GLOW_RECIPES: dict[str, dict[str, Any]] = {
 }
 """The best of short runs, as are the size and preprocessing of Glow."""
 MAX_STEPS = 1_000_000
+N_ROUNDS = 20
+"""Number of validations of a training run with a given number of steps."""
 N_SAMPLES = 100
 
 
@@ -56,11 +73,15 @@ def jobs(plan: Plan) -> list[Job]:
         file = find_images(plan, name)
         if file is None and DATASETS[name].files:
             continue
-        limits = {"max_steps": plan.options.get("max_steps", MAX_STEPS), "time_limit": plan.options.get("time_limit")}
-        if limits["time_limit"] is None and "max_steps" not in plan.options:
-            limits["time_limit"] = plan.seconds(TIME_LIMITS[name])
+        seconds = plan.options.get("time_limit")
+        if seconds is None and "max_steps" not in plan.options:
+            seconds = plan.seconds(TIME_LIMITS[name])
         same = {"dataset": name, "file": file, "stamp": [] if file is None else plan.stamp(file), "seed": plan.seed}
-        jobs += [Job(f"{name}-{model}", {"model": model, "limits": limits, **same}) for model in models]
+        for model in models:
+            steps = plan.options.get("max_steps")
+            steps = None if steps is None else round(steps / STEP_COSTS[name].get(model, 1.0))
+            limits = {"steps": steps, "time_limit": seconds}
+            jobs.append(Job(f"{name}-{model}", {"model": model, "limits": limits, **same}))
         jobs.append(Job(f"{name}-histogram", {"model": "histogram", **same}))
     return jobs
 
@@ -74,18 +95,23 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         return {"dataset": name, "model": model, **score_histogram(x, test, levels)}
     torch.manual_seed(seed)
     flow: nn.Module
-    recipe = replace(image_recipe("cpu"), round_steps=ROUND_STEPS[name], patience=1_000, **settings["limits"])
+    recipe = replace(image_recipe("cpu"), round_steps=ROUND_STEPS[name], patience=1_000, max_steps=MAX_STEPS)
+    if settings["limits"]["steps"] is not None:
+        recipe = shorten_recipe(recipe, settings["limits"]["steps"], N_ROUNDS)
+    recipe = replace(recipe, time_limit=settings["limits"]["time_limit"])
     if model == "glow":
         flow = make_glow(chosen.flow["shape"], levels, x, GLOW)
         recipe = replace(recipe, **GLOW_RECIPES[name])
     else:
-        flow = chosen.build(dequantization=model)
+        flow = chosen.build(**MODEL_CHANGES[model])
     n_validation = min(N_VALIDATION[name], max(1, len(x) // 10))
+    start = time.process_time()
     best, training = train_images(flow, recipe, x, None, n_validation, seed, folder, settings)
+    cpu = time.process_time() - start
     torch.manual_seed(seed)
     write_grid(best.sample(N_SAMPLES), folder / "samples.png", levels=levels)
     summary = summarize_training(best, training, recipe, x[0].numel())
-    return {"dataset": name, "model": model, **summary, **score_images(best, test, seed=seed)}
+    return {"dataset": name, "model": model, "training_cpu": cpu, **summary, **score_images(best, test, seed=seed)}
 
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
@@ -96,8 +122,11 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
             continue
         ranked = sorted(runs.values(), key=lambda record: float(record["bits"]))
         title = DATASETS[name].title
-        columns = ["model", "bits/dim", "parameters", "steps", "batch size", "training"]
-        note = "Bits per dimension of test images with the standard error over images; lower is better."
+        columns = ["model", "bits/dim", "parameters", "steps", "batch size", "training", "CPU time"]
+        note = (
+            "Bits per dimension of test images with the standard error over images; lower is better. The CPU time is "
+            "that of the last run if training was resumed."
+        )
         tables.append(Table(title, columns, [_make_row(record) for record in ranked], note))
         sentences.append(f"On {title}, {_title(ranked[0])} is best, with {ranked[0]['bits']:.3f} bits per dimension.")
         trained = [record for record in runs.values() if "curve" in record]
@@ -117,10 +146,10 @@ def _title(record: Record) -> str:
 
 
 def _make_row(record: Record) -> list[str]:
-    sizes = ["", "", "", ""]
+    sizes = ["", "", "", "", ""]
     if "curve" in record:
         sizes = [f"{record['parameters']:,}", f"{record['steps']:,}", str(record["batch_size"])]
-        sizes.append(format_duration(record["training_seconds"]))
+        sizes += [format_duration(record["training_seconds"]), format_duration(record["training_cpu"])]
     return [_title(record), f"{record['bits']:.4f} ± {record['error']:.4f}", *sizes]
 
 
@@ -151,7 +180,10 @@ EXPERIMENT = Experiment(
     missing,
     options={
         "time_limit": Option(parse_seconds, "seconds for each training (default: 120 for digits, 3600 for mnist)"),
-        "max_steps": Option(parse_count, "number of training steps, in place of the time limit"),
+        "max_steps": Option(
+            parse_count,
+            "training steps without attention, in place of the time limit; with attention, as many as take as long",
+        ),
         "models": Option(parse_choices(MODELS), "models (default: uniform,glow)"),
         "datasets": Option(parse_choices(TIME_LIMITS), f"data sets (default: {','.join(TIME_LIMITS)})"),
     },

@@ -129,7 +129,7 @@ def train_images(
         fabric=make_fabric(device),
     )
     if isinstance(best, elflow.ImageELF):
-        elflow.save(best, folder / MODEL_FILE)
+        elflow.save(best, folder / MODEL_FILE, training)
     checkpoint.unlink(missing_ok=True)
     return best, training
 

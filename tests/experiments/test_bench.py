@@ -409,12 +409,13 @@ def test_wide(tmp_path, data, monkeypatch):
 
 @pytest.mark.slow
 def test_images(tmp_path, data):
-    options = {"datasets": "digits", "models": "uniform,glow", "max_steps": "2"}
+    options = {"datasets": "digits", "models": "uniform,attention,glow", "max_steps": "2"}
     report = run_bench("images", tmp_path, data, **options)
     (table,) = report.tables
-    assert {row[0] for row in table.rows} == {"ELF", "Glow of normflows", "histogram of each pixel"}
+    assert {row[0] for row in table.rows} == {"ELF", "ELF, attention", "Glow of normflows", "histogram of each pixel"}
     assert {row[3] for row in table.rows} == {"2", ""}
-    assert set(report.pictures) == {"digits-curves.png", "digits-uniform.png", "digits-glow.png"}
+    models = ("uniform", "attention", "glow")
+    assert set(report.pictures) == {"digits-curves.png", *(f"digits-{model}.png" for model in models)}
 
 
 def test_limits_of_images(data):
@@ -423,10 +424,11 @@ def test_limits_of_images(data):
         return {job.key: job.settings.get("limits") for job in images.EXPERIMENT.jobs(plan)}
 
     by_default = limits()
-    assert by_default["digits-uniform"] == {"max_steps": images.MAX_STEPS, "time_limit": 60.0}
+    assert by_default["digits-uniform"] == {"steps": None, "time_limit": 60.0}
     assert by_default["mnist-uniform"]["time_limit"] == 1800.0
-    assert limits(max_steps="5")["digits-uniform"] == {"max_steps": 5, "time_limit": None}
-    assert limits(time_limit="90")["digits-glow"] == {"max_steps": images.MAX_STEPS, "time_limit": 90.0}
+    assert limits(max_steps="5")["digits-uniform"] == {"steps": 5, "time_limit": None}
+    assert limits(max_steps="133", models="attention")["digits-attention"]["steps"] == 100
+    assert limits(time_limit="90")["digits-glow"] == {"steps": None, "time_limit": 90.0}
     assert "digits-variational" in limits(models="variational")
 
 

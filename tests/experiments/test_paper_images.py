@@ -8,7 +8,7 @@ import torch
 
 import elflow
 from elflow.flows import preset
-from elflow.training import image_recipe
+from elflow.training import Training, image_recipe
 from experiments import Plan, load
 from experiments.data import images as data
 from experiments.paper.image_fit import score_histogram, score_images, shorten_recipe, train_images
@@ -248,7 +248,7 @@ def test_ways_of_sampling_are_counted(tmp_path, folder):
     torch.manual_seed(0)
     model = elflow.ImageELF((1, 28, 28), scales=1, **TINY)
     model.initialize(torch.from_numpy(images(24, 1, 28, 28)))
-    elflow.save(model.eval(), folder / "mnist.elf")
+    elflow.save(model.eval(), folder / "mnist.elf", Training([{"step": 7}], seconds=60.0, stopped="max_steps"))
     plan = Plan(data=folder, effort=0.002)
     records, report = done("sampling", plan, tmp_path)
     check_files(report, tmp_path / "sampling")
@@ -259,7 +259,8 @@ def test_ways_of_sampling_are_counted(tmp_path, folder):
         assert one["converged"]
         assert sum(exact["calls"]) < sum(one["calls"]) < features * len(one["calls"]) + 1
         assert (exact["samples"], many["samples"]) == (2, 3)
-    assert records["mnist"]["source"] == "mnist.elf of the data folder"
+    source = "mnist.elf of the data folder, trained for 7 steps, 1 min 0 s of wall-clock time"
+    assert records["mnist"]["source"] == source
     assert "mnist.elf of the data folder" in report.tables[1].note
     assert f"{sum(records['digits']['methods'][0]['calls']):,} network evaluations" in report.text
 
