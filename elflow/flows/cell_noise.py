@@ -127,13 +127,15 @@ class CellNoise(DataInitialized):
         z, log_uniform = draw_uniform(low, width, noise)
         lower, upper = _find_ends(low, width)
         is_wide = width >= MIN_WIDTH
+        has_wide = is_wide.reshape(-1, is_wide.shape[-1]).any(0).tolist()
         log_density = torch.where(is_wide, 0.0, log_uniform).sum(-1)
         for t, i in enumerate(kept[n_exact:], start=n_exact):
             k = i - len(self.exact)
             centre = mean[t] + scaled[..., :t] @ factor[t, :t]
-            drawn, log_drawn = draw_truncated(centre, factor[t, t], lower[..., k], upper[..., k], noise[..., k])
-            z[..., k] = torch.where(is_wide[..., k], drawn, z[..., k])
-            log_density = log_density + torch.where(is_wide[..., k], log_drawn, 0.0)
+            if has_wide[k]:
+                drawn, log_drawn = draw_truncated(centre, factor[t, t], lower[..., k], upper[..., k], noise[..., k])
+                z[..., k] = torch.where(is_wide[..., k], drawn, z[..., k])
+                log_density = log_density + torch.where(is_wide[..., k], log_drawn, 0.0)
             scaled[..., t] = (z[..., k] - centre) / factor[t, t]
         return z, log_density
 
