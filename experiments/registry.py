@@ -22,6 +22,7 @@ GROUPS = {
             "theory": "experiments.paper.theory:EXPERIMENT",
             "eight-gaussians": "experiments.paper.toys:EIGHT_GAUSSIANS",
             "checkerboard": "experiments.paper.toys:CHECKERBOARD",
+            "limits": "experiments.paper.limits:EXPERIMENT",
             "ablation": "experiments.paper.ablation:EXPERIMENT",
             "tabular": "experiments.paper.tabular:EXPERIMENT",
             "images": "experiments.paper.images:EXPERIMENT",

@@ -15,6 +15,7 @@ from elflow.datasets import toy
 from experiments.framework.experiment import Plan, Record, Report, Table
 from experiments.framework.figure import ACCENT, SOFT, draw_figure
 from experiments.framework.measure import mean_and_error
+from experiments.paper._toy_levels import draw_log_densities, tabulate_levels
 from experiments.paper.published import TOY_SYSTEMS, TOYS
 from experiments.systems import SYSTEMS
 
@@ -72,6 +73,8 @@ def report(name: str, plan: Plan, records: dict[str, Record], folder: Path) -> R
     if implausible:
         names = ", ".join(map(_title, implausible))
         sentences.append(f"**Implausible**: {names}, more than {MAX_ERRORS_ABOVE} standard errors above the bound.")
+    if levels := tabulate_levels(ranked, {model: score.runs for model, score in scores.items()}, _title):
+        tables.append(levels)
     if speed is not None:
         tables.append(_tabulate_times(scores, ranked, speed))
         sentences.append(_describe_speed(speed["step"]))
@@ -80,7 +83,15 @@ def report(name: str, plan: Plan, records: dict[str, Record], folder: Path) -> R
     keys = {model: keys[model] for model in ranked if (folder / "jobs" / keys[model] / "density.npz").is_file()}
     if keys:
         _draw_densities(folder / "densities.png", name, folder, keys, scores)
+        panels = [
+            (f"{_title(model)}\n{scores[model].gap:.3f}", folder / "jobs" / key / "density.npz")
+            for model, key in keys.items()
+        ]
+        draw_log_densities(folder / "log-densities.png", name, panels)
         pictures["densities.png"] = "Densities on the same levels, best first, with their gaps to the entropy bound."
+        pictures["log-densities.png"] = (
+            "Log-densities on the same levels, two nats apart from -40 to 0; white is below. Above each, the gap."
+        )
     shown = [model for model in CURVES if model in runs]
     if shown:
         _draw_curves(folder / "curves.png", {model: runs[model][0]["curve"] for model in shown}, bound)
@@ -218,7 +229,7 @@ def _draw_densities(path: Path, name: str, folder: Path, keys: dict[str, str], s
     for model, key in keys.items():
         with np.load(folder / "jobs" / key / "density.npz", allow_pickle=False) as file:
             axis = file["axis"]
-            panels.append((f"{_title(model)}\n{scores[model].gap:.3f}", file["density"]))
+            panels.append((f"{_title(model)}\n{scores[model].gap:.3f}", np.exp(file["log_density"])))
     distribution = toy.DISTRIBUTIONS[name]()
     points = torch.from_numpy(axis)
     true = distribution.log_prob(torch.cartesian_prod(points, points)).exp().reshape(len(axis), -1).numpy()

@@ -7,13 +7,14 @@ table of all claims from the stored results, for the documentation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import StatisticsError
 
 from experiments.framework.experiment import Experiment, Plan, Record, Report, Table
 from experiments.framework.page import render_table
-from experiments.framework.results import read_result
+from experiments.framework.results import FOLDER, read_result
 from experiments.paper import _judges as judges
 from experiments.paper._judges import PEERS, Finding, Records
 from experiments.paper.published import TEXT, TOY_SYSTEMS, find
@@ -189,6 +190,10 @@ CLAIMS: Sequence[Claim] = [
     Claim("table 4", "MNIST with 1.9M parameters", _figure(4, "mnist"), "parameter-efficiency", judges.judge_small),
     Claim("H", "Samples look like the data", "figures 11, 12", "samples", judges.judge_samples),
     Claim("6", "Narrow modes lead to bad local minima", "stated", "ablation", judges.judge_minima),
+    Claim(
+        "6", "There is no bias towards simple solutions where data are few", "stated", "limits", judges.judge_simplicity
+    ),
+    Claim("F", "Averaged weights and clipped gradients", "used", "limits", judges.judge_averaging),
     Claim("6", "Parameters grow fast with the dimension", "stated", "theory", judges.judge_growth),
 ]
 
@@ -220,14 +225,21 @@ def render(results: Path | None = None) -> str:
     Arguments:
         results: The folder of stored results; None for that of the repository.
     """
-    stored: dict[str, Records | None] = {}
-    for name in {claim.experiment for claim in CLAIMS}:
-        try:
-            stored[name] = read_result("paper", name, *([] if results is None else [results]))["records"]
-        except FileNotFoundError:
-            stored[name] = None
+    stored = {name: _read_records(name, results or FOLDER) for name in {claim.experiment for claim in CLAIMS}}
     rows = [claim.row(stored[claim.experiment]) for claim in CLAIMS]
     return render_table({"title": "", "columns": COLUMNS, "rows": rows, "note": ""}).removeprefix("### ").strip()
+
+
+def _read_records(name: str, results: Path) -> Records | None:
+    """The stored records of an experiment, or None. Those with the paper's number of steps, `NAME-long`, go first:
+    of the others, only the times are used then, because models must not be ranked after different numbers of steps."""
+    found: list[Records] = []
+    for each in (name, f"{name}-long"):
+        with suppress(FileNotFoundError):
+            found.append(read_result("paper", each, results)["records"])
+    if len(found) < 2:
+        return found[0] if found else None
+    return dict(found[1]) | {key: record for key, record in found[0].items() if key == "speed"}
 
 
 def update_page(path: Path) -> bool:

@@ -627,3 +627,27 @@ def test_the_list(monkeypatch, capsys):
             each = group.load(name)
             assert each.name == name
             assert re.search(rf"^  {name} +{re.escape(each.title)}$", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_jobs_after_the_time_budget_are_skipped(output, processes, capsys):
+    """A started job ends; the others run when the command is repeated with a larger budget."""
+    for key in "ab":
+        switch(output, f"{key}-takes-a-second")
+    command = ["tiny-group", "tiny", "-o", str(output), "--processes", str(processes), "--budget"]
+    assert main([*command, "0.9"]) == 0
+    found = result(output)
+    assert "a" in found["records"]
+    assert found["failed"] == []
+    assert "d: the jobs before took 1 of 1 seconds; a larger --budget runs it" in found["skipped"]
+    assert set("abcd") == {*found["records"], *(line[0] for line in found["skipped"])}
+    assert "skipped: tiny: " in capsys.readouterr().err
+    assert "Skipped" in page(output)
+    assert main([*command, "inf"]) == 0
+    assert list(result(output)["records"]) == list("abcd")
+    assert sorted(calls(output)) == list("abcd")
+
+
+def test_a_wrong_budget_is_refused(output, capsys):
+    assert main(["tiny-group", "tiny", "-o", str(output), "--budget", "-1"]) == 2
+    assert "--budget must be a positive number of seconds, or inf, got -1" in capsys.readouterr().err
