@@ -182,7 +182,7 @@ class Experiment:
         options: Settings for `--set`, by name.
         exclusive: Whether its jobs run one at a time and beside no other job, because they measure times.
         budget: Time budget at the scale of CPUs and an effort of 1, in seconds of its jobs together; None for no limit.
-            Jobs that would start after it are skipped, so the most important ones come first.
+            Jobs that would start after it are skipped, so the most important ones come first. Exclusive jobs are not.
     """
 
     name: str
@@ -231,6 +231,7 @@ class Group:
         lead: The introduction of its page.
         members: The experiments in order: for each name the `module:attribute` that holds it.
         help: The help text of its command.
+        budgets: Time budgets of its experiments in seconds, by name: see `Experiment.budget`.
     """
 
     name: str
@@ -238,6 +239,7 @@ class Group:
     lead: str
     members: Mapping[str, str] = field(default_factory=dict)
     help: str = ""
+    budgets: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def command(self) -> str:
@@ -249,4 +251,4 @@ class Group:
         check_choice("NAME", name, self.members)
         module, _, attribute = self.members[name].partition(":")
         experiment: Experiment = getattr(import_module(module), attribute)
-        return experiment
+        return replace(experiment, budget=self.budgets.get(name))

@@ -215,7 +215,8 @@ def _run_job(
     """Run a job and write its record. Return the reason if it fails or is skipped: the other jobs continue."""
     folder = _job_folder(experiment_folder, job)
     # Records of other processes of this run count, too: the folder is all that processes share.
-    if math.isfinite(budget) and (used := _sum_seconds(experiment_folder)) >= budget:
+    # Timings, which run last, are short, and parts of reports depend on them: they are not skipped.
+    if not job.exclusive and math.isfinite(budget) and (used := _sum_seconds(experiment_folder)) >= budget:
         return Skipped(f"the jobs before took {used:.0f} of {budget:.0f} seconds; a larger --budget runs it")
     stamp = _stamp(plan, job)
     start, start_cpu = time.perf_counter(), time.process_time()

@@ -61,12 +61,12 @@ class Task:
 
 
 TASKS = {
-    "eight-gaussians": Task("Eight Gaussians", 4_000, 1, 60, (128,) * 3, 0.999),
-    "tight-modes": Task("Tight modes", 4_000, 1, 60, (128,) * 3, 0.999),
-    "checkerboard": Task("Checkerboard", 3_000, 5, 60, (96,) * 3),
-    "power-halfyear": Task("Half a year of POWER", 3_000, 5, 24, (128,) * 2, table="power"),
-    "magic": Task("MAGIC", 1_500, 5, 24, (64,) * 2, table="magic"),  # more steps overfit its 15,000 rows
-    "digits": Task("Digits, 64 values", 2_000, 3, 12, (256,) * 2),
+    "eight-gaussians": Task("Eight Gaussians", 3_000, 1, 60, (128,) * 3, 0.999),
+    "tight-modes": Task("Tight modes", 3_000, 1, 60, (128,) * 3, 0.999),
+    "checkerboard": Task("Checkerboard", 2_000, 5, 60, (96,) * 3),
+    "power-halfyear": Task("Half a year of POWER", 1_500, 5, 24, (128,) * 2, table="power"),
+    "magic": Task("MAGIC", 1_000, 5, 24, (64,) * 2, table="magic"),  # many more overfit its 15,000 rows
+    "digits": Task("Digits, 64 values", 1_000, 3, 12, (256,) * 2),
 }
 
 

@@ -186,4 +186,4 @@ def _tabulate_rows(runs: list[Record]) -> Table:
     return Table("Overfitting", columns, rows, note)
 
 
-EXPERIMENT = with_claims(Experiment("limits", "Limits, and choices of training", jobs, work, report, budget=240))
+EXPERIMENT = with_claims(Experiment("limits", "Limits, and choices of training", jobs, work, report))

@@ -651,3 +651,17 @@ def test_jobs_after_the_time_budget_are_skipped(output, processes, capsys):
 def test_a_wrong_budget_is_refused(output, capsys):
     assert main(["tiny-group", "tiny", "-o", str(output), "--budget", "-1"]) == 2
     assert "--budget must be a positive number of seconds, or inf, got -1" in capsys.readouterr().err
+
+
+def test_the_paper_takes_45_minutes_on_two_cores():
+    """The budgets leave a fifth of the time for jobs that outlast them, and for timings."""
+    group = GROUPS["paper"]
+    assert set(group.budgets) == set(group.members)
+    assert sum(group.budgets.values()) <= 0.81 * 2 * 45 * 60
+    assert all(group.load(name).find_budget(Plan()) == seconds for name, seconds in group.budgets.items())
+
+
+def test_timings_are_not_skipped(output, tmp_path):
+    (tmp_path / "keys").write_text("abx")
+    experiments.run(EXPERIMENT, Plan(data=tmp_path), output, 1, lambda line: None, GROUP, budget=0.1)
+    assert list(result(output)["records"]) == ["a", "x"]
