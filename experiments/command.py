@@ -122,7 +122,9 @@ def _parser() -> argparse.ArgumentParser:
             "with --set, NAME is required (default: the name of the experiment)",
         )
         command.add_argument(
-            "--force", action="store_true", help="allow --keep with an --effort other than 1, which the result states"
+            "--force",
+            action="store_true",
+            help="allow --keep with an --effort other than 1 or with skipped jobs, which the result states",
         )
     claims = commands.add_parser("claims", help="print the paper's claims with verdicts from the stored results")
     claims.set_defaults(function=_print_claims)
@@ -189,6 +191,8 @@ def _run(options: argparse.Namespace) -> int:
             continue
         if result["failed"]:
             _log(f"not stored: {name}, because of its failures")
+        elif result["skipped"] and not options.force:
+            _log(f"not stored: {name}, because jobs were skipped: give a larger --budget, or --force")
         else:
             print(f"stored: {keep_result(group, output / name, options.keep or name)}")
     return 1 if any(result["failed"] or result["unmet"] for result in results.values()) else 0

@@ -38,7 +38,7 @@ GROUPS = {
             "absolute-value": 300,
             "relu-flow": 400,
             "runtime": 40,
-            "theory": 40,
+            "theory": 60,
             "eight-gaussians": 600,
             "checkerboard": 700,
             "limits": 180,

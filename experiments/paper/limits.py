@@ -47,7 +47,7 @@ def jobs(plan: Plan) -> list[Job]:
         for model, seed in product(EXTRAPOLATED, plan.seeds(N_SEEDS))
     ]
     jobs += [Job(f"overfitting-{rows}", {"check": "overfitting", "rows": rows, "seed": plan.seed}) for rows in ROWS]
-    steps = {"training": 1_000, "extrapolation": 600, "overfitting": 1_000}
+    steps = {"training": 1_000, "extrapolation": 600, "overfitting": 500}
     return [Job(job.key, job.settings | {"steps": plan.scaled(steps[job.settings["check"]])}) for job in jobs]
 
 

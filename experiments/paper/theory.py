@@ -33,7 +33,7 @@ TINY = 1e-13
 
 
 def jobs(plan: Plan) -> list[Job]:
-    names = ["convergence", "iterations", "determinants", "lemma-a2", "lemma-felu", "theorem-a1", "parameters"]
+    names = ["convergence", "determinants", "lemma-a2", "lemma-felu", "theorem-a1", "parameters", "iterations"]
     return [Job(name, {"check": name, "networks": plan.scaled(NETWORKS), "seed": plan.seed}) for name in names]
 
 

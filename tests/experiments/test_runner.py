@@ -643,6 +643,8 @@ def test_jobs_after_the_time_budget_are_skipped(output, processes, capsys):
     assert set("abcd") == {*found["records"], *(line[0] for line in found["skipped"])}
     assert "skipped: tiny: " in capsys.readouterr().err
     assert "Skipped" in page(output)
+    assert main([*command, "0.9", "--keep"]) == 0
+    assert "not stored: tiny, because jobs were skipped" in capsys.readouterr().err
     assert main([*command, "inf"]) == 0
     assert list(result(output)["records"]) == list("abcd")
     assert sorted(calls(output)) == list("abcd")
