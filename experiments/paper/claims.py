@@ -44,18 +44,19 @@ class Claim:
     experiment: str
     judge: Callable[[Records], Finding | None]
 
-    def row(self, records: Records | None) -> list[str]:
-        """The row of the table."""
-        finding = None
-        if records is not None:
-            try:
-                finding = self.judge(records)
-            except (KeyError, StopIteration, StatisticsError):  # records of failed jobs are missing
-                finding = None
-        if finding is None:
-            finding = Finding("-", "not run", f"`python -m experiments paper {self.experiment}`")
+    def row(self, *results: Records) -> list[str]:
+        """The row of the table, by the first of the results that has the records that the claim needs."""
+        findings = (finding for records in results if (finding := self._judge(records)) is not None)
+        absent = Finding("-", "not run", f"`python -m experiments paper {self.experiment}`")
+        finding = next(findings, absent)
         verdict = finding.verdict + (f": {finding.remark}" if finding.remark else "")
         return [f"{self.text} ({self.place})", self.paper, finding.here, verdict]
+
+    def _judge(self, records: Records) -> Finding | None:
+        try:
+            return self.judge(records)
+        except (KeyError, StopIteration, StatisticsError):  # records of failed jobs are missing
+            return None
 
 
 TABLES = ("power", "gas", "hepmass", "miniboone")
@@ -226,20 +227,18 @@ def render(results: Path | None = None) -> str:
         results: The folder of stored results; None for that of the repository.
     """
     stored = {name: _read_records(name, results or FOLDER) for name in {claim.experiment for claim in CLAIMS}}
-    rows = [claim.row(stored[claim.experiment]) for claim in CLAIMS]
+    rows = [claim.row(*stored[claim.experiment]) for claim in CLAIMS]
     return render_table({"title": "", "columns": COLUMNS, "rows": rows, "note": ""}).removeprefix("### ").strip()
 
 
-def _read_records(name: str, results: Path) -> Records | None:
-    """The stored records of an experiment, or None. Those with the paper's number of steps, `NAME-long`, go first:
-    of the others, only the times are used then, because models must not be ranked after different numbers of steps."""
+def _read_records(name: str, results: Path) -> list[Records]:
+    """The stored records of an experiment. Those with the paper's number of steps, `NAME-long`, come first. They
+    are not mixed with the others: models must not be ranked after different numbers of steps."""
     found: list[Records] = []
-    for each in (name, f"{name}-long"):
+    for each in (f"{name}-long", name):
         with suppress(FileNotFoundError):
             found.append(read_result("paper", each, results)["records"])
-    if len(found) < 2:
-        return found[0] if found else None
-    return dict(found[1]) | {key: record for key, record in found[0].items() if key == "speed"}
+    return found
 
 
 def update_page(path: Path) -> bool:

@@ -173,7 +173,7 @@ def _tabulate_rows(runs: list[Record]) -> Table:
     rows = [
         [
             f"{r['rows']:,}",
-            *(f"{r['gaps'][name]:.3f}" for name in ("all", "stopped", "normal")),
+            *(f"{r['gaps'][name]:,.2f}" for name in ("all", "stopped", "normal")),
             f"{r['gaps']['stopped-steps']:,.0f}",
         ]
         for r in runs
