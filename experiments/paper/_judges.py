@@ -351,6 +351,9 @@ def judge_minima(records: Records) -> Finding | None:
     weights, bumps = gaps("weights"), gaps("bumps")
     if not weights or not bumps:
         return None
+    if min(len(weights), len(bumps)) < 2:
+        here = f"gap {weights[0]:.3f} with weights, {bumps[0]:.3f} with bumps"
+        return Finding(here, "not comparable: one seed, modes of width 0.1")
     (theirs, error), (ours, other) = mean_and_error(weights), mean_and_error(bumps)
     here = f"gap {theirs:.3f} ± {error:.3f} with weights, {ours:.3f} ± {other:.3f} with bumps"
     return Finding(here, hold(theirs - ours > 2 * math.hypot(error, other)), "modes of width 0.1")
