@@ -359,7 +359,7 @@ def judge_minima(records: Records) -> Finding | None:
     if theirs - ours > 2 * math.hypot(error, other):
         return Finding(here, REPRODUCED, "modes of width 0.1")
     return Finding(
-        here, REFUTED, "modes of width 0.1; the gaps of weights are large, but not larger than those of bumps"
+        here, REFUTED, "modes of width 0.1, where weights are not worse than bumps"
     )
 
 
