@@ -92,6 +92,13 @@ def _parser() -> argparse.ArgumentParser:
             help=f"number of jobs that run in parallel (default: {DEFAULT_PROCESSES}); timings always run alone",
         )
         command.add_argument(
+            "--budget",
+            type=float,
+            metavar="SECONDS",
+            help="time of the jobs of each experiment together, after which the remaining jobs are skipped; inf for no "
+            "limit (default: that of the experiment at --scale cpu)",
+        )
+        command.add_argument(
             "--set",
             action="append",
             default=[],
@@ -115,7 +122,9 @@ def _parser() -> argparse.ArgumentParser:
             "with --set, NAME is required (default: the name of the experiment)",
         )
         command.add_argument(
-            "--force", action="store_true", help="allow --keep with an --effort other than 1, which the result states"
+            "--force",
+            action="store_true",
+            help="allow --keep with an --effort other than 1 or with skipped jobs, which the result states",
         )
     claims = commands.add_parser("claims", help="print the paper's claims with verdicts from the stored results")
     claims.set_defaults(function=_print_claims)
@@ -162,7 +171,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.keep is not None:
         _check_keep(options, names)
     chosen = [group.load(name) for name in names]
-    reports = run(chosen, plan, output, options.processes, _log, group)
+    if options.budget is not None and not options.budget > 0:
+        raise ValueError(f"--budget must be a positive number of seconds, or inf, got {options.budget:g}")
+    reports = run(chosen, plan, output, options.processes, _log, group, options.budget)
     if not reports:
         raise ValueError(f"nothing to run for {', '.join(names)}: the lines above say what is missing")
     for each in chosen:
@@ -174,10 +185,14 @@ def _run(options: argparse.Namespace) -> int:
         for kind, title in (("failed", "failed"), ("unmet", "not met")):
             for line in result[kind]:
                 _log(f"{title}: {name}: {line}")
+        if result["skipped"]:
+            _log(f"skipped: {name}: {len(result['skipped'])} jobs, because the time budget is used up")
         if options.keep is None:
             continue
         if result["failed"]:
             _log(f"not stored: {name}, because of its failures")
+        elif result["skipped"] and not options.force:
+            _log(f"not stored: {name}, because jobs were skipped: give a larger --budget, or --force")
         else:
             print(f"stored: {keep_result(group, output / name, options.keep or name)}")
     return 1 if any(result["failed"] or result["unmet"] for result in results.values()) else 0

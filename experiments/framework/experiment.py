@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -180,6 +181,8 @@ class Experiment:
         missing: Lists what cannot be run with this plan and why, one line each.
         options: Settings for `--set`, by name.
         exclusive: Whether its jobs run one at a time and beside no other job, because they measure times.
+        budget: Time budget at the scale of CPUs and an effort of 1, in seconds of its jobs together; None for no limit.
+            Jobs that would start after it are skipped, so the most important ones come first. Exclusive jobs are not.
     """
 
     name: str
@@ -190,6 +193,21 @@ class Experiment:
     missing: Callable[[Plan], list[str]] = _nothing_missing
     options: Mapping[str, Option] = field(default_factory=dict)
     exclusive: bool = False
+    budget: float | None = None
+
+    def find_budget(self, plan: Plan) -> float:
+        """The time budget for a plan, in seconds: none for the settings of the paper or chosen options.
+
+        Example:
+            >>> each = Experiment("a", "A", list, dict, Report, budget=60)
+            >>> each.find_budget(Plan()), each.find_budget(Plan(effort=2)), each.find_budget(Plan("paper"))
+            (60.0, 120.0, inf)
+            >>> each.find_budget(Plan(effort=0.01))  # not less: loading data takes as long as ever
+            60.0
+        """
+        if self.budget is None or plan.scale != "cpu" or plan.options:
+            return math.inf
+        return float(self.budget) * max(1.0, plan.effort)
 
 
 def group_records(records: Mapping[str, Record], names: Iterable[str]) -> dict[str, list[Record]]:
@@ -213,6 +231,7 @@ class Group:
         lead: The introduction of its page.
         members: The experiments in order: for each name the `module:attribute` that holds it.
         help: The help text of its command.
+        budgets: Time budgets of its experiments in seconds, by name: see `Experiment.budget`.
     """
 
     name: str
@@ -220,6 +239,7 @@ class Group:
     lead: str
     members: Mapping[str, str] = field(default_factory=dict)
     help: str = ""
+    budgets: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def command(self) -> str:
@@ -231,4 +251,4 @@ class Group:
         check_choice("NAME", name, self.members)
         module, _, attribute = self.members[name].partition(":")
         experiment: Experiment = getattr(import_module(module), attribute)
-        return experiment
+        return replace(experiment, budget=self.budgets.get(name))

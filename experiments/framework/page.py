@@ -208,8 +208,8 @@ def _picture(path: Path, caption: str) -> str:
 
 
 def _gaps(result: Result) -> dict[str, list[str]]:
-    """Missing data, failures, and requirements that are not met, if there are any."""
-    names = {"missing": "Missing", "failed": "Failed", "unmet": "Not met"}
+    """Missing data, failures, skipped jobs, and requirements that are not met, if there are any."""
+    names = {"missing": "Missing", "failed": "Failed", "skipped": "Skipped", "unmet": "Not met"}
     return {title: result[name] for name, title in names.items() if result.get(name)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
@@ -29,8 +30,14 @@ CHECKPOINT = "checkpoint"
 OWN = Group("", "Experiments", "")
 """The group of experiments that are not registered."""
 Task = tuple[Experiment, Plan, Job]
+
+
+class Skipped(str):
+    """The reason why a job was not run, although nothing failed."""
+
+
 Outcome = Record | str
-"""The record of a job, or the reason why it failed."""
+"""The record of a job, or the reason why it failed or was skipped."""
 Log = Callable[[str], None]
 
 
@@ -41,6 +48,7 @@ def run(
     processes: int = 1,
     log: Log = print,
     group: Group = OWN,
+    budget: float | None = None,
 ) -> dict[str, Report]:
     """Run experiments and write JSON, figures and Markdown for each, and one page for all of them.
 
@@ -53,6 +61,9 @@ def run(
         processes: The number of jobs that run in parallel, on one thread each. With 1 they run in this process.
         log: Receives lines about the progress.
         group: The group of the experiments, for the page.
+        budget: The time budget of each experiment, in seconds of its jobs together, those of earlier runs in the same
+            folder included. Jobs that would start later are skipped, and reported; they run if the command is repeated
+            with a larger budget. None for the experiments' own budgets.
 
     Returns:
         The reports by the names of the experiments. Experiments without jobs have none.
@@ -88,11 +99,12 @@ def run(
     if len(tasks) < total:
         log(f"{total - len(tasks)} of {total} jobs were already done")
     start = time.perf_counter()
-    with closing(_run_tasks(tasks, output, processes)) as done:
+    budgets = {each.name: each.find_budget(plans[each.name]) if budget is None else budget for each in chosen}
+    with closing(_run_tasks(tasks, output, processes, budgets)) as done:
         for count, ((each, _, job), outcome) in enumerate(done, start=1):
             outcomes[each.name][job.key] = outcome
             at = f"[{count}/{len(tasks)}, {time.perf_counter() - start:.0f} s] {each.name}: {job.key}"
-            log(f"{at} failed: {outcome}" if isinstance(outcome, str) else f"{at}, {outcome['seconds']:.0f} s")
+            log(f"{at}{_describe(outcome)}")
     if total:
         log("writing the reports")
     reports = {
@@ -103,6 +115,13 @@ def run(
     if reports:
         write_page(output, group)
     return reports
+
+
+def _describe(outcome: Outcome) -> str:
+    """The end of a line about a job."""
+    if isinstance(outcome, Skipped):
+        return f" skipped: {outcome}"
+    return f" failed: {outcome}" if isinstance(outcome, str) else f", {outcome['seconds']:.0f} s"
 
 
 def _check_plan(folder: Path, plan: Plan) -> None:
@@ -130,8 +149,13 @@ def _claim(folder: Path, plan: Plan) -> None:
 def _finish(each: Experiment, plan: Plan, outcomes: dict[str, Outcome], folder: Path, log: Log, group: Group) -> Report:
     """Write the report of an experiment."""
     records = {key: outcome for key, outcome in outcomes.items() if not isinstance(outcome, str)}
-    failed = [f"{key}: {outcome}" for key, outcome in outcomes.items() if isinstance(outcome, str)]
-    report = Report("All jobs failed.")
+    skipped = [f"{key}: {outcome}" for key, outcome in outcomes.items() if isinstance(outcome, Skipped)]
+    failed = [
+        f"{key}: {outcome}"
+        for key, outcome in outcomes.items()
+        if isinstance(outcome, str) and not isinstance(outcome, Skipped)
+    ]
+    report = Report("All jobs failed." if failed else "All jobs were skipped.")
     if records:
         try:
             report = each.report(plan, records, folder)
@@ -147,6 +171,7 @@ def _finish(each: Experiment, plan: Plan, outcomes: dict[str, Outcome], folder: 
         "machine": describe_machine(),
         "missing": each.missing(plan),
         "failed": failed,
+        "skipped": skipped,
         "unmet": list(report.failures),
         "text": _effort_note(plan) + report.text,
         "tables": [vars(table) for table in report.tables],
@@ -162,7 +187,9 @@ def _effort_note(plan: Plan) -> str:
     return "" if plan.effort == 1 else f"*Run with {plan.effort:g} times the default effort.* "
 
 
-def _run_tasks(tasks: list[Task], output: Path, processes: int) -> Generator[tuple[Task, Outcome], None, None]:
+def _run_tasks(
+    tasks: list[Task], output: Path, processes: int, budgets: dict[str, float]
+) -> Generator[tuple[Task, Outcome], None, None]:
     """Run tasks and yield each with its outcome when it ends: exclusive tasks alone, after the others."""
     shared = [task for task in tasks if not (task[0].exclusive or task[2].exclusive)]
     alone = [task for task in tasks if task[0].exclusive or task[2].exclusive]
@@ -171,20 +198,26 @@ def _run_tasks(tasks: list[Task], output: Path, processes: int) -> Generator[tup
         torch.set_num_threads(1)
         try:
             for each, plan, job in shared + alone:
-                yield (each, plan, job), _run_job(each.work, plan, job, output / each.name)
+                yield (each, plan, job), _run_job(each.work, plan, job, output / each.name, budgets[each.name])
         finally:
             torch.set_num_threads(threads)
         return
     for some, count in ((shared, processes), (alone, 1)):
-        calls = [(_run_job, each.work, plan, job, output / each.name) for each, plan, job in some]
+        calls = [(_run_job, each.work, plan, job, output / each.name, budgets[each.name]) for each, plan, job in some]
         with closing(run_in_pool(calls, count)) as done:
             for at, outcome in done:
                 yield some[at], outcome or "its process was killed, perhaps because memory ran out"
 
 
-def _run_job(work: Callable[[Plan, Record, Path], Record], plan: Plan, job: Job, experiment_folder: Path) -> Outcome:
-    """Run a job and write its record. Return the reason if it fails, so that the other jobs continue."""
+def _run_job(
+    work: Callable[[Plan, Record, Path], Record], plan: Plan, job: Job, experiment_folder: Path, budget: float
+) -> Outcome:
+    """Run a job and write its record. Return the reason if it fails or is skipped: the other jobs continue."""
     folder = _job_folder(experiment_folder, job)
+    # Records of other processes of this run count, too: the folder is all that processes share.
+    # Timings, which run last, are short, and parts of reports depend on them: they are not skipped.
+    if not job.exclusive and math.isfinite(budget) and (used := _sum_seconds(experiment_folder)) >= budget:
+        return Skipped(f"the jobs before took {used:.0f} of {budget:.0f} seconds; a larger --budget runs it")
     stamp = _stamp(plan, job)
     start, start_cpu = time.perf_counter(), time.process_time()
     try:
@@ -216,6 +249,12 @@ def _describe_failure(folder: Path, error: Exception) -> str:
     """The error on one line. The traceback is written to `error.txt`."""
     write_text(folder / "error.txt", "".join(traceback.format_exception(error)))
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _sum_seconds(experiment_folder: Path) -> float:
+    """Time that the finished jobs of an experiment took, in seconds."""
+    kept = [read_json(path) for path in experiment_folder.glob("jobs/*/record.json")]
+    return sum(float(each["record"]["seconds"]) for each in kept if isinstance(each, dict))
 
 
 def _read(folder: Path, stamp: Record) -> Record | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -24,8 +25,10 @@ def fit_batches(
     seed: int = 0,
     device: str = "cpu",
     max_grad_norm: float = 1.0,
+    schedule: str = "step",
+    checkpoint: Path | None = None,
 ) -> tuple[F, Training]:
-    """Fit a flow to batches that are drawn for each step, and halve the learning rate every quarter of the steps.
+    """Fit a flow to batches that are drawn for each step.
 
     Arguments:
         flow: The flow.
@@ -37,6 +40,8 @@ def fit_batches(
         seed: The random seed.
         device: `"cpu"` or `"cuda"`.
         max_grad_norm: The maximum norm of the gradient; infinity for no clipping.
+        schedule: `"step"` halves the learning rate every quarter of the steps, `"cosine"` decays it to zero.
+        checkpoint: A file from which an interrupted training continues; None for none.
 
     Returns:
         The flow with averaged weights, and the history.
@@ -50,11 +55,11 @@ def fit_batches(
     """
     recipe = Recipe(
         learning_rate=learning_rate,
-        schedule="step",
+        schedule=schedule,
         halve_every=max(1, steps // 4),
         max_steps=steps,
         round_steps=max(1, steps // rounds),
         ema_decay=ema_decay,
         max_grad_norm=max_grad_norm,
     )
-    return fit(flow, draw_batch, recipe=recipe, seed=seed, fabric=make_fabric(device))
+    return fit(flow, draw_batch, recipe=recipe, seed=seed, checkpoint=checkpoint, fabric=make_fabric(device))

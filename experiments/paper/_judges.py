@@ -351,6 +351,38 @@ def judge_minima(records: Records) -> Finding | None:
     weights, bumps = gaps("weights"), gaps("bumps")
     if not weights or not bumps:
         return None
+    if min(len(weights), len(bumps)) < 2:
+        here = f"gap {weights[0]:.3f} with weights, {bumps[0]:.3f} with bumps"
+        return Finding(here, "not comparable: one seed, modes of width 0.1")
     (theirs, error), (ours, other) = mean_and_error(weights), mean_and_error(bumps)
     here = f"gap {theirs:.3f} ± {error:.3f} with weights, {ours:.3f} ± {other:.3f} with bumps"
-    return Finding(here, hold(theirs - ours > 2 * math.hypot(error, other)), "modes of width 0.1")
+    if theirs - ours > 2 * math.hypot(error, other):
+        return Finding(here, REPRODUCED, "modes of width 0.1")
+    return Finding(
+        here, REFUTED, "modes of width 0.1, where weights are not worse than bumps"
+    )
+
+
+def judge_averaging(records: Records) -> Finding:
+    def gap(decay: float, norm: float | None) -> tuple[float, float]:
+        runs = [r for r in records.values() if r["check"] == "training" and (r["decay"], r["norm"]) == (decay, norm)]
+        return mean_and_error([run["gap"] for run in runs])
+
+    plain, averaged, both = gap(0.0, None), gap(0.999, None), gap(0.999, 1.0)
+    here = f"gap {plain[0]:.3f} without, {averaged[0]:.3f} with averaging, {both[0]:.3f} with both"
+    gain, error = plain[0] - both[0], math.hypot(plain[1], both[1])
+    return Finding(here, hold(gain > 2 * error), "a small model of the checkerboard")
+
+
+FAR = 6.0
+"""Distance in standard deviations at which the extrapolation is judged."""
+
+
+def judge_simplicity(records: Records) -> Finding:
+    def error(model: str) -> float:
+        runs = [r for r in records.values() if r["check"] == "extrapolation" and r["model"] == model]
+        return statistics.fmean(each["absolute"] for r in runs for each in r["errors"] if each["radius"] == FAR)
+
+    ours, theirs, other = error("bumps"), error("weights"), error("nsf")
+    here = f"errors of {ours:.1f} nats with bumps, {theirs:.1f} with weights, {other:.1f} of NSF"
+    return Finding(here, hold(min(ours, theirs) > 1), f"a normal distribution at {FAR:g} standard deviations")

@@ -15,6 +15,7 @@ from elflow.datasets import toy
 from experiments.framework.experiment import Plan, Record, Report, Table
 from experiments.framework.figure import ACCENT, SOFT, draw_figure
 from experiments.framework.measure import mean_and_error
+from experiments.paper._toy_levels import draw_log_densities, tabulate_levels
 from experiments.paper.published import TOY_SYSTEMS, TOYS
 from experiments.systems import SYSTEMS
 
@@ -66,12 +67,14 @@ def report(name: str, plan: Plan, records: dict[str, Record], folder: Path) -> R
     implausible = [model for model, score in scores.items() if _is_above_bound(score)]
     ranked = sorted(scores, key=lambda model: scores[model].gap)
     bound = -float(toy.DISTRIBUTIONS[name]().entropy())
-    tables = [_tabulate_likelihoods(name, scores, ranked, bound)]
+    tables = [_tabulate_likelihoods(name, scores, ranked, bound, _describe_protocol(plan))]
     plausible = {model: score for model, score in scores.items() if model not in implausible}
     sentences = [describe_rank(plausible)] if "elf" in plausible and len(plausible) > 1 else []
     if implausible:
         names = ", ".join(map(_title, implausible))
         sentences.append(f"**Implausible**: {names}, more than {MAX_ERRORS_ABOVE} standard errors above the bound.")
+    if levels := tabulate_levels(ranked, {model: score.runs for model, score in scores.items()}, _title):
+        tables.append(levels)
     if speed is not None:
         tables.append(_tabulate_times(scores, ranked, speed))
         sentences.append(_describe_speed(speed["step"]))
@@ -80,7 +83,15 @@ def report(name: str, plan: Plan, records: dict[str, Record], folder: Path) -> R
     keys = {model: keys[model] for model in ranked if (folder / "jobs" / keys[model] / "density.npz").is_file()}
     if keys:
         _draw_densities(folder / "densities.png", name, folder, keys, scores)
+        panels = [
+            (f"{_title(model)}\n{scores[model].gap:.3f}", folder / "jobs" / key / "density.npz")
+            for model, key in keys.items()
+        ]
+        draw_log_densities(folder / "log-densities.png", name, panels)
         pictures["densities.png"] = "Densities on the same levels, best first, with their gaps to the entropy bound."
+        pictures["log-densities.png"] = (
+            "Log-densities on the same levels, two nats apart from -40 to 0; white is below. Above each, the gap."
+        )
     shown = [model for model in CURVES if model in runs]
     if shown:
         _draw_curves(folder / "curves.png", {model: runs[model][0]["curve"] for model in shown}, bound)
@@ -141,7 +152,25 @@ def _is_above_bound(score: Score) -> bool:
     return score.gap < -MAX_ERRORS_ABOVE * max(score.error, over_points)
 
 
-def _tabulate_likelihoods(name: str, scores: dict[str, Score], ranked: list[str], bound: float) -> Table:
+def _describe_protocol(plan: Plan) -> str:
+    """How the models were trained."""
+    same = "All models were trained by one protocol: Adam, batches of 128"
+    if plan.scale == "paper":
+        return (
+            f"{same}, a learning rate that halves each quarter, no averaging, four hidden layers in every system; the "
+            "better of the paper's two rates is shown."
+        )
+    rates = "a rate of 0.003 (BNAF 0.01), averaged weights"
+    sizes = "ELF has four hidden layers and a bound chosen for each distribution, the compared systems two or three"
+    if "steps" in plan.options:
+        return (
+            f"{same}, {rates}, and a cosine decay to zero; the paper's ELF-AR by the paper's protocol: a rate of 0.002 "
+            f"that halves each quarter, no averaging, no clipping. {sizes}."
+        )
+    return f"{same}, {rates}, halved each quarter. {sizes}. Slow models have fewer steps and seeds."
+
+
+def _tabulate_likelihoods(name: str, scores: dict[str, Score], ranked: list[str], bound: float, protocol: str) -> Table:
     rows = [("Entropy bound", "", "", "", "", f"{bound:.4f}", "0", "", "")]
     for model in ranked:
         score = scores[model]
@@ -164,11 +193,7 @@ def _tabulate_likelihoods(name: str, scores: dict[str, Score], ranked: list[str]
     note = (
         "Mean log-likelihood of fresh points in nats, best first; the gap is the divergence from the true density. "
         "Each standard error is that of the row's own runs: over its seeds, or over test points where there is one "
-        "seed, which leaves out the spread between seeds. All models were trained by one protocol: Adam, batches of "
-        "128, a learning rate that halves each quarter. At the scale of CPUs the rate is 0.003 (BNAF 0.01), weights "
-        "are averaged, ELF has four hidden layers and a bound chosen for each distribution, the compared systems two "
-        "or three hidden layers, and slow models have fewer steps and seeds. At the scale of the paper there is no "
-        "averaging, every system has four hidden layers, and the better of the paper's two rates is shown."
+        f"seed, which leaves out the spread between seeds. {protocol}"
     )
     return Table("Likelihood", columns, rows, note + _describe_remarks(ranked))
 
@@ -218,7 +243,7 @@ def _draw_densities(path: Path, name: str, folder: Path, keys: dict[str, str], s
     for model, key in keys.items():
         with np.load(folder / "jobs" / key / "density.npz", allow_pickle=False) as file:
             axis = file["axis"]
-            panels.append((f"{_title(model)}\n{scores[model].gap:.3f}", file["density"]))
+            panels.append((f"{_title(model)}\n{scores[model].gap:.3f}", np.exp(file["log_density"])))
     distribution = toy.DISTRIBUTIONS[name]()
     points = torch.from_numpy(axis)
     true = distribution.log_prob(torch.cartesian_prod(points, points)).exp().reshape(len(axis), -1).numpy()

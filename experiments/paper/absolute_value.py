@@ -129,8 +129,8 @@ def jobs(plan: Plan) -> list[Job]:
     same = {"steps": steps, "batch_size": BATCH_SIZE, "learning_rate": LEARNING_RATE, "units": WIDTH}
     return [
         Job(f"{method}-{seed}", {"method": method, "seed": seed, **same})
+        for seed in plan.seeds(N_SEEDS)  # outermost: a run that is cut short has fewer seeds of everything
         for method in METHODS
-        for seed in plan.seeds(N_SEEDS)
     ]
 
 

@@ -7,13 +7,14 @@ table of all claims from the stored results, for the documentation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import StatisticsError
 
 from experiments.framework.experiment import Experiment, Plan, Record, Report, Table
 from experiments.framework.page import render_table
-from experiments.framework.results import read_result
+from experiments.framework.results import FOLDER, read_result
 from experiments.paper import _judges as judges
 from experiments.paper._judges import PEERS, Finding, Records
 from experiments.paper.published import TEXT, TOY_SYSTEMS, find
@@ -43,18 +44,19 @@ class Claim:
     experiment: str
     judge: Callable[[Records], Finding | None]
 
-    def row(self, records: Records | None) -> list[str]:
-        """The row of the table."""
-        finding = None
-        if records is not None:
-            try:
-                finding = self.judge(records)
-            except (KeyError, StopIteration, StatisticsError):  # records of failed jobs are missing
-                finding = None
-        if finding is None:
-            finding = Finding("-", "not run", f"`python -m experiments paper {self.experiment}`")
+    def row(self, *results: Records) -> list[str]:
+        """The row of the table, by the first of the results that has the records that the claim needs."""
+        findings = (finding for records in results if (finding := self._judge(records)) is not None)
+        absent = Finding("-", "not run", f"`python -m experiments paper {self.experiment}`")
+        finding = next(findings, absent)
         verdict = finding.verdict + (f": {finding.remark}" if finding.remark else "")
         return [f"{self.text} ({self.place})", self.paper, finding.here, verdict]
+
+    def _judge(self, records: Records) -> Finding | None:
+        try:
+            return self.judge(records)
+        except (KeyError, StopIteration, StatisticsError):  # records of failed jobs are missing
+            return None
 
 
 TABLES = ("power", "gas", "hepmass", "miniboone")
@@ -189,6 +191,10 @@ CLAIMS: Sequence[Claim] = [
     Claim("table 4", "MNIST with 1.9M parameters", _figure(4, "mnist"), "parameter-efficiency", judges.judge_small),
     Claim("H", "Samples look like the data", "figures 11, 12", "samples", judges.judge_samples),
     Claim("6", "Narrow modes lead to bad local minima", "stated", "ablation", judges.judge_minima),
+    Claim(
+        "6", "There is no bias towards simple solutions where data are few", "stated", "limits", judges.judge_simplicity
+    ),
+    Claim("F", "Averaged weights and clipped gradients", "used", "limits", judges.judge_averaging),
     Claim("6", "Parameters grow fast with the dimension", "stated", "theory", judges.judge_growth),
 ]
 
@@ -220,14 +226,19 @@ def render(results: Path | None = None) -> str:
     Arguments:
         results: The folder of stored results; None for that of the repository.
     """
-    stored: dict[str, Records | None] = {}
-    for name in {claim.experiment for claim in CLAIMS}:
-        try:
-            stored[name] = read_result("paper", name, *([] if results is None else [results]))["records"]
-        except FileNotFoundError:
-            stored[name] = None
-    rows = [claim.row(stored[claim.experiment]) for claim in CLAIMS]
+    stored = {name: _read_records(name, results or FOLDER) for name in {claim.experiment for claim in CLAIMS}}
+    rows = [claim.row(*stored[claim.experiment]) for claim in CLAIMS]
     return render_table({"title": "", "columns": COLUMNS, "rows": rows, "note": ""}).removeprefix("### ").strip()
+
+
+def _read_records(name: str, results: Path) -> list[Records]:
+    """The stored records of an experiment. Those with the paper's number of steps, `NAME-long`, come first. They
+    are not mixed with the others: models must not be ranked after different numbers of steps."""
+    found: list[Records] = []
+    for each in (f"{name}-long", name):
+        with suppress(FileNotFoundError):
+            found.append(read_result("paper", each, results)["records"])
+    return found
 
 
 def update_page(path: Path) -> bool:

@@ -173,8 +173,8 @@ def jobs(plan: Plan) -> list[Job]:
     same = {"steps": steps, "batch_size": BATCH_SIZE, "learning_rate": LEARNING_RATE, "units": UNITS}
     return [
         Job(f"{model}-{seed}", {"model": model, "seed": seed, **same})
+        for seed in plan.seeds(N_SEEDS)  # outermost: a run that is cut short has fewer seeds of everything
         for model in MODELS
-        for seed in plan.seeds(N_SEEDS)
     ]
 
 

@@ -24,12 +24,16 @@ BOUNDS = (0.5, 0.9, 0.99)
 NETWORKS, UNITS = 2_000, 32
 EPSILON = 0.05
 DIMENSIONS = (8, 16, 32, 64)
+ITERATED_BOUNDS = (0.5, 0.9, 0.99, 0.999)
+TOLERANCES = (1e-3, 1e-6, 1e-9)
+"""Tolerances of the fixed point, largest first."""
+MAX_STEPS = 5_000
 TINY = 1e-13
 """Errors below this are rounding."""
 
 
 def jobs(plan: Plan) -> list[Job]:
-    names = ["convergence", "determinants", "lemma-a2", "lemma-felu", "theorem-a1", "parameters"]
+    names = ["convergence", "determinants", "lemma-a2", "lemma-felu", "theorem-a1", "parameters", "iterations"]
     return [Job(name, {"check": name, "networks": plan.scaled(NETWORKS), "seed": plan.seed}) for name in names]
 
 
@@ -77,6 +81,37 @@ def _worst_ratio(step: Callable[[Tensor], Tensor], start: Tensor, x: Tensor, con
         if clear.any():
             worst = max(worst, float((error / limit)[clear].max()))
     return worst
+
+
+@torch.no_grad()
+def check_iterations(count: int) -> Record:
+    """Steps of the fixed point until the largest change is below a tolerance, by bound: of one-dimensional networks,
+    and of a transformation of a vector."""
+    rows, count = [], max(1, count // 4)
+    for c in ITERATED_BOUNDS:
+        w1, b1, w2 = torch.randn(3, count, UNITS, dtype=torch.float64)
+        b2, y = torch.randn(2, count, dtype=torch.float64)
+        layer = MaskedELFTransform(8, units=UNITS, bound=c).double()
+        for p in layer.hyper.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+        t, start = layer(), torch.randn(64, 8, dtype=torch.float64)
+        networks = _count_steps(lambda x: x + y - elf(x, w1, b1, w2, b2, bound=c)[0], y)  # noqa: B023
+        vectors = _count_steps(lambda x: x + start - t(x), start)  # noqa: B023
+        rows.append({"bound": c, "networks": networks, "vectors": vectors})
+    return {"rows": rows, "tolerances": list(TOLERANCES), "limit": MAX_STEPS, "networks": count}
+
+
+def _count_steps(step: Callable[[Tensor], Tensor], guess: Tensor) -> list[int | None]:
+    """The number of steps for each of `TOLERANCES`, or None if there are more than `MAX_STEPS`."""
+    counts: list[int | None] = []
+    for n in range(1, MAX_STEPS + 1):
+        new = step(guess)
+        change, guess = float((new - guess).abs().max()), new
+        while len(counts) < len(TOLERANCES) and change < TOLERANCES[len(counts)]:
+            counts.append(n)
+        if len(counts) == len(TOLERANCES):
+            break
+    return counts + [None] * (len(TOLERANCES) - len(counts))
 
 
 def check_determinants(count: int) -> Record:
@@ -155,6 +190,7 @@ def check_parameters(count: int) -> Record:
 
 CHECKS = {
     "convergence": check_convergence,
+    "iterations": check_iterations,
     "determinants": check_determinants,
     "lemma-a2": check_lemma_a2,
     "lemma-felu": check_lemma_felu,
@@ -173,11 +209,26 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
             "limit how a coordinate depends on the others."
         )
         tables.append(Table("Convergence", ["constant", "one dimension", "vectors of 8"], rows, note))
+    if one := records.get("iterations"):
+        tables.append(_tabulate_iterations(one))
     if one := records.get("parameters"):
         rows = [[str(d), f"{a:,}", f"{b:,}"] for d, a, b in zip(one["features"], one["full"], one["rank"], strict=True)]
         note = f"One transformation with two hidden layers of 8 d and 32 units; it grows as d^{one['power']:.2f}."
         tables.append(Table("Parameters", ["features d", "full", "rank=8"], rows, note))
     return Report("The bounds and constructions of the paper, evaluated.", tables)
+
+
+def _tabulate_iterations(one: Record) -> Table:
+    columns = [f"{kind}, {tolerance:.0e}" for kind in ("networks", "vectors") for tolerance in one["tolerances"]]
+    rows = [
+        [f"{row['bound']:g}", *("-" if n is None else f"{n:,}" for n in (*row["networks"], *row["vectors"]))]
+        for row in one["rows"]
+    ]
+    note = (
+        f"Steps of the fixed point until no value changes by more than the tolerance: {one['networks']:,} random "
+        f"one-dimensional networks, and 64 vectors of 8 values; - for more than {one['limit']:,}."
+    )
+    return Table("Iterations", ["constant", *columns], rows, note)
 
 
 EXPERIMENT = with_claims(Experiment("theory", "Bounds and proofs", jobs, work, report))

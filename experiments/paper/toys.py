@@ -21,9 +21,12 @@ from torch import Tensor, nn
 from elflow._files import replacing
 from elflow.datasets import toy
 from elflow.flows import ELF
-from experiments.framework.experiment import Experiment, Job, Plan, Record
+from experiments.framework.experiment import Experiment, Job, Option, Plan, Record
 from experiments.framework.measure import count_parameters, median_times, sample_mean_and_error
+from experiments.framework.options import parse_count
+from experiments.framework.runner import CHECKPOINT
 from experiments.framework.training import fit_batches
+from experiments.paper._toy_levels import measure_levels
 from experiments.paper._toy_report import PAPERS_ELF, WIDTHS, report, split_reading
 from experiments.paper.claims import with_claims
 from experiments.paper.settings import TOYS
@@ -44,6 +47,8 @@ class Setting:
     """Approximate number of parameters of the compared systems."""
     clip: bool = True
     """Whether gradients are clipped to a norm of 1."""
+    schedule: str = "step"
+    """`"step"` halves the learning rate each quarter of the steps, `"cosine"` decays it to zero."""
 
 
 SETTINGS = {
@@ -53,6 +58,20 @@ SETTINGS = {
     ),
 }
 """Settings of ELF for the toy distributions: about 250 and 500 thousand parameters."""
+LONG_SETTINGS = {
+    "eight-gaussians": replace(SETTINGS["eight-gaussians"], schedule="cosine"),
+    "checkerboard": replace(
+        SETTINGS["checkerboard"],
+        flow=SETTINGS["checkerboard"].flow | {"bound": 0.997},
+        schedule="cosine",
+    ),
+}
+"""Settings for a chosen number of steps, such as the paper's 10,000. That of the checkerboard was chosen by runs of
+2,500 steps: `docs/paper.md` lists them."""
+LONG_MODELS = ("elf", "nsf", PAPERS_ELF, "realnvp", "naf", "iaf", "bnaf", "cpflow", "residual")
+"""Models for a chosen number of steps: those of the paper's figures, and NSF. The slowest ones come last."""
+LONG_SEEDS = {"elf": 3, "nsf": 3, PAPERS_ELF: 1}
+"""Numbers of seeds for a chosen number of steps, where it is not 1."""
 STEPS = {"eight-gaussians": 2_000, "checkerboard": 1_500}
 """Training steps at the scale of CPUs."""
 PAPER_STEPS = TOYS["checkerboard"].steps
@@ -91,6 +110,7 @@ def fit_toy(
     points: int = TEST_POINTS,
     seed: int = 0,
     device: str = "cpu",
+    checkpoint: Path | None = None,
 ) -> Fit:
     """Fit a flow to a toy distribution, and evaluate it.
 
@@ -109,6 +129,8 @@ def fit_toy(
         seed=seed,
         device=device,
         max_grad_norm=1.0 if setting.clip else math.inf,
+        schedule=setting.schedule,
+        checkpoint=checkpoint,
     )
     curve = {
         "step": [float(entry["step"]) for entry in training.history],
@@ -132,11 +154,11 @@ def _log_prob(flow: nn.Module, x: Tensor) -> Tensor:
     return torch.cat([flow().log_prob(some.to(device)).detach().double().cpu() for some in x.split(10_000)])
 
 
-def _make_model(toy_name: str, model: str, layers: int | None = None) -> nn.Module:
+def _make_model(toy_name: str, model: str, layers: int | None = None, flow: dict[str, Any] | None = None) -> nn.Module:
     setting, paper = SETTINGS[toy_name], TOYS[toy_name]
     name, reading = split_reading(model)
     if name == "elf":
-        return ELF(features=2, **setting.flow, scale=False)
+        return ELF(features=2, **{"scale": False} | (flow or setting.flow))
     if name == PAPERS_ELF:
         return ELF(features=2, **paper.make_elf())
     transforms = setting.flow["transforms"]
@@ -155,7 +177,22 @@ def _cpu_jobs(toy_name: str, plan: Plan, models: Sequence[str]) -> list[Job]:
             learning_rate = LEARNING_RATES.get(model, setting.learning_rate)
             settings |= {"setting": asdict(replace(setting, learning_rate=learning_rate))}
             jobs.append(Job(f"{model}-{number}", settings))
-    return jobs
+    # First one seed of each model, the slowest ones last, then the other seeds: the time may not suffice for all.
+    return sorted(jobs, key=lambda job: (job.key.rpartition("-")[2], -SLOW.get(job.settings["model"], 2.0)))
+
+
+def _long_jobs(toy_name: str, plan: Plan, models: Sequence[str]) -> list[Job]:
+    """Every model with the same number of steps, in the order of importance."""
+    paper, jobs = TOYS[toy_name], []
+    for model in models:
+        setting = replace(LONG_SETTINGS[toy_name], learning_rate=LEARNING_RATES.get(model, 3e-3))
+        if model == PAPERS_ELF:  # by the paper's own protocol
+            setting = Setting(paper.make_elf(), 2e-3, paper.ema_decay, paper.batch_size, paper.parameters, clip=False)
+        for number, seed in enumerate(plan.seeds(N_SEEDS)[: LONG_SEEDS.get(model, 1)]):
+            settings = {"toy": toy_name, "model": model, "steps": plan.scaled(plan.options["steps"]), "seed": seed}
+            jobs.append(Job(f"{model}-{number}", settings | {"device": plan.device, "setting": asdict(setting)}))
+    # The first seeds of the models that are compared most come first, then their other seeds.
+    return sorted(jobs, key=lambda job: job.settings["seed"] + N_SEEDS * (job.settings["model"] not in LONG_SEEDS))
 
 
 def _paper_jobs(toy_name: str, plan: Plan, models: Sequence[str]) -> list[Job]:
@@ -185,6 +222,8 @@ def _paper_jobs(toy_name: str, plan: Plan, models: Sequence[str]) -> list[Job]:
 def jobs(toy_name: str, plan: Plan) -> list[Job]:
     setting = SETTINGS[toy_name]
     models = ["elf", PAPERS_ELF, *(name for name in SYSTEMS if available(name))]
+    if "steps" in plan.options and plan.scale == "cpu":
+        return _long_jobs(toy_name, plan, [model for model in LONG_MODELS if model in models])
     make_jobs = _cpu_jobs if plan.scale == "cpu" else _paper_jobs
     jobs = make_jobs(toy_name, plan, models)
     speed = {
@@ -194,8 +233,7 @@ def jobs(toy_name: str, plan: Plan) -> list[Job]:
         "setting": asdict(setting),
         "seconds": 60 * min(1.0, plan.effort),
     }
-    longest_first = sorted(jobs, key=lambda job: job.settings["model"] != "cnf")
-    return [*longest_first, Job("speed", speed, exclusive=True)]
+    return [*jobs, Job("speed", speed, exclusive=True)]
 
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
@@ -204,19 +242,24 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     name, model, seed = settings["toy"], settings["model"], settings["seed"]
     torch.manual_seed(seed)
     distribution = toy.DISTRIBUTIONS[name]()
-    flow = _make_model(name, model, settings.get("layers")).to(settings["device"])
+    flow = _make_model(name, model, settings.get("layers"), settings["setting"]["flow"]).to(settings["device"])
     own, _ = split_reading(model)
     points = TEST_POINTS if SLOW.get(own, 1.0) == 1 else TEST_POINTS // 20
     setting = Setting(**settings["setting"])
-    result = fit_toy(flow, distribution, setting, settings["steps"], points, seed, settings["device"])
+    checkpoint = folder / CHECKPOINT
+    result = fit_toy(flow, distribution, setting, settings["steps"], points, seed, settings["device"], checkpoint)
     extent = float(distribution.extent)
     axis = torch.linspace(-extent, extent, GRID)
-    density = _log_prob(result.flow, torch.cartesian_prod(axis, axis)).exp().reshape(GRID, GRID)
+    grid = torch.cartesian_prod(axis, axis)
+    log_density = _log_prob(result.flow, grid)
     with replacing(folder / "density.npz") as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, axis=axis.numpy(), density=density.float().numpy())
+        np.savez_compressed(file, axis=axis.numpy(), log_density=log_density.float().reshape(GRID, GRID).numpy())
     record = {"model": model, "gap": result.gap, "error": result.error, "parameters": result.parameters}
     record |= {"steps": settings["steps"], "training": result.seconds, "curve": result.curve}
-    record |= {"learning_rate": setting.learning_rate}
+    record |= {"learning_rate": setting.learning_rate, "schedule": setting.schedule}
+    # Some systems have no density far out, as in float32 it is zero there.
+    if log_density.isfinite().all():
+        record["levels"] = measure_levels(distribution.log_prob(grid).double(), log_density)
     if own not in SYSTEMS or SYSTEMS[own].samples:
         record["sampling"] = _time_sampling(result.flow)
     return record
@@ -284,7 +327,8 @@ def missing(plan: Plan) -> list[str]:
 
 
 def _make_experiment(name: str, title: str) -> Experiment:
-    return with_claims(Experiment(name, title, partial(jobs, name), work, partial(report, name), missing))
+    options = {"steps": Option(parse_count, "the number of steps of ELF and the paper's systems, such as 10000")}
+    return with_claims(Experiment(name, title, partial(jobs, name), work, partial(report, name), missing, options))
 
 
 EIGHT_GAUSSIANS = _make_experiment(

@@ -88,12 +88,14 @@ def _radial(features: int, transforms: int, width: int) -> nn.Module:
 
 SOLVED = "One transformation only: an ODE, solved with a tolerance of 1e-5 and the exact trace."
 ONE = "One transformation only."
+GLOW = "Called Glow (IAF) in the figures of the paper."
 WITHIN = "The inverse, and so every sample, lies in [-10, 10], where zuko searches for it."
 
 SYSTEMS: dict[str, System] = {
     "realnvp": System("Affine Coupling (RealNVP)", "zuko", "Dinh et al. 2017", zuko_flows.realnvp),
     "nice": System("Additive Coupling (NICE)", "zuko", "Dinh et al. 2015", zuko_flows.nice),
     "maf": System("Masked Autoregressive (MAF)", "zuko", "Papamakarios et al. 2017", zuko_flows.maf),
+    "iaf": System("Inverse Autoregressive (IAF)", "zuko", "Kingma et al. 2016", zuko_flows.iaf, note=GLOW),
     "made": System("Masked Autoencoder (MADE)", "zuko", "Germain et al. 2015", zuko_flows.made, note=ONE),
     "naf": System("Neural Autoregressive (NAF)", "zuko", "Huang et al. 2018", zuko_flows.naf, note=WITHIN),
     "nsf": System("Neural Spline (NSF)", "zuko", "Durkan et al. 2019", zuko_flows.nsf, note="Splines lie in [-5, 5]."),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from zuko import flows
-from zuko.lazy import UnconditionalTransform
+from zuko.lazy import LazyInverse, UnconditionalTransform
 from zuko.transforms import AdditiveTransform, MonotonicAffineTransform
 
-__all__ = ["cnf", "made", "maf", "naf", "nice", "nsf", "realnvp", "sos", "unaf"]
+__all__ = ["cnf", "iaf", "made", "maf", "naf", "nice", "nsf", "realnvp", "sos", "unaf"]
 
 # Each conditioner has `layers` hidden layers of `width`.
 
@@ -40,6 +41,19 @@ def nice(features: int, transforms: int, width: int, layers: int = 2) -> flows.F
 def maf(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
     """Affine autoregressive transformations, in alternating order."""
     return flows.MAF(features, transforms=transforms, hidden_features=(width,) * layers)
+
+
+def iaf(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
+    """Inverses of the transformations of `maf`: samples take one pass, densities one pass for each feature.
+
+    Example:
+        >>> flow = iaf(features=2, transforms=4, width=16)
+        >>> flow().log_prob(torch.zeros(5, 2)).shape
+        torch.Size([5])
+    """
+    flow = maf(features, transforms, width, layers)
+    flow.transform.transforms = nn.ModuleList(LazyInverse(each) for each in flow.transform.transforms)
+    return flow
 
 
 def made(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:

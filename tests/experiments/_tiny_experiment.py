@@ -38,6 +38,8 @@ def work(plan, settings, folder):
         return {"value": float("nan")}
     if (folder.parent / f"{key}-is-killed").exists():
         os._exit(1)
+    if (folder.parent / f"{key}-takes-a-second").exists():
+        time.sleep(1)
     start = time.time()
     time.sleep(0.3 if plan.data is not None else 0)
     with open(folder / "steps", "a") as steps:  # as a checkpoint, it belongs to these settings

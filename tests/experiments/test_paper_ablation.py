@@ -6,9 +6,10 @@ import torch
 from elflow.datasets import toy
 from experiments import Plan, load, run
 from experiments.framework.measure import count_parameters
+from experiments.paper import _judges as judges
 from experiments.paper import ablation
 
-FEATURES = {"power-halfyear": 6, "bsds300-patches": 63, "digits": 64}
+FEATURES = {"power-halfyear": 6, "magic": 10, "digits": 64}
 
 
 @pytest.mark.slow
@@ -20,7 +21,7 @@ def test_models_of_a_task_have_equal_sizes(name):
     assert abs(sizes["weights"] - sizes["bumps"]) <= 2 * features * task.transforms + 2
     jobs = [job.settings for job in load("paper", "ablation").jobs(Plan()) if job.settings["task"] == name]
     assert len({settings["steps"] for settings in jobs}) <= 1
-    assert len(jobs) == (0 if task.files else 9)  # three models with three seeds each
+    assert len(jobs) == (0 if task.table else 9)  # three models with three seeds each
 
 
 def test_modes_of_the_truth_are_found():
@@ -48,4 +49,20 @@ def test_from_the_jobs_to_the_report(tmp_path, monkeypatch):
 
 def test_tables_that_are_missing_are_named():
     lines = load("paper", "ablation").missing(Plan())
-    assert [line.split()[0] for line in lines] == ["power-halfyear", "bsds300-patches"]
+    assert [line.split()[0] for line in lines] == ["power", "magic"]
+
+
+@pytest.mark.parametrize(("n_seeds", "expected"), [(1, "no verdict"), (2, "bumps are better than weights")])
+def test_one_seed_gives_no_verdict(n_seeds, expected, tmp_path):
+    """The spread between seeds is not known then."""
+    gaps = {"weights": 0.5, "bumps": 0.1}
+    records = {
+        f"tight-modes-{model}-{seed}": {"task": "tight-modes", "model": model, "gap": gap + 0.001 * seed, "error": 0.01}
+        | {"parameters": 1, "steps": 1, "training": 1.0, "modes": 8}
+        for model, gap in gaps.items()
+        for seed in range(n_seeds)
+    }
+    report = ablation.report(Plan(), records, tmp_path)
+    assert expected in report.text
+    verdict = judges.judge_minima(records).verdict
+    assert verdict == ("reproduced" if n_seeds > 1 else "not comparable: one seed, modes of width 0.1")

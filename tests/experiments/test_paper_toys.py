@@ -8,7 +8,7 @@ import torch
 from elflow.datasets import toy
 from elflow.flows import ELF
 from experiments import Plan, load, run
-from experiments.paper import _toy_report, toys
+from experiments.paper import _toy_levels, _toy_report, toys
 
 FEW = ("nsf", "bnaf", "planar")
 
@@ -49,7 +49,7 @@ def test_the_report_of_a_toy(quick, tmp_path):
     plan = Plan(effort=0.01)
     lines = []
     report = run(load("paper", "eight-gaussians"), plan, tmp_path, log=lines.append)["eight-gaussians"]
-    likelihood, times, claims = report.tables
+    likelihood, levels, times, claims = report.tables
     assert claims.columns[-1] == "verdict"
     models = [row[0] for row in likelihood.rows]
     assert models[0] == "Entropy bound"
@@ -74,7 +74,9 @@ def test_the_report_of_a_toy(quick, tmp_path):
     drawn = {row[0]: row[4] for row in times.rows}
     assert drawn[toys.SYSTEMS["planar"].title] == "cannot"
     assert drawn["ELF-AR"].endswith(" ms")
-    assert set(report.pictures) == {"densities.png", "curves.png"}
+    assert [row[0] for row in levels.rows] == models[1:]
+    assert levels.columns[1:] == ["above -4", "-8 to -4", "-16 to -8", "-40 to -16", "below -40"]
+    assert set(report.pictures) == {"densities.png", "log-densities.png", "curves.png"}
     for name in report.pictures:
         assert (tmp_path / "eight-gaussians" / name).read_bytes().startswith(b"\x89PNG")
     assert "ELF-AR" in report.text
@@ -168,3 +170,30 @@ def test_each_row_has_its_own_standard_error(tmp_path):
         ("0.3000 ± 0.1000", "seeds"),
     ]
     assert report.tables[0].columns[7] == "standard error over"
+
+
+def test_errors_are_grouped_by_the_true_level():
+    true = torch.tensor([-2.0, -3.0, -9.0, -100.0, -torch.inf, -torch.inf])
+    model = torch.tensor([-2.5, -2.0, -7.0, -50.0, -10.0, -20.0])
+    levels = _toy_levels.measure_levels(true, model)
+    assert [(level["points"], level["mean"], level["absolute"]) for level in levels] == [
+        (2, 0.25, 0.75),
+        (1, 2.0, 2.0),
+        (1, 50.0, 50.0),
+        (2, -15.0, None),  # the model's own log-density, where the truth has none
+    ]
+    runs = {"elf": [run_of("elf", 0.1) | {"levels": levels}], "nsf": [run_of("nsf", 0.2)]}
+    table = _toy_levels.tabulate_levels(["elf", "nsf"], runs, str.upper)
+    assert table.columns == ["model", "above -4", "-16 to -8", "below -40", "density zero"]
+    assert table.rows == [["ELF", "+0.25 (0.75)", "+2.00 (2.00)", "+50.00 (50.00)", "-15.0"]]
+
+
+def test_all_models_have_the_chosen_number_of_steps(quick, tmp_path):
+    plan = Plan(options={"steps": "12"})
+    experiment = load("paper", "checkerboard")
+    jobs = experiment.jobs(plan.for_experiment(experiment))
+    assert {job.settings["steps"] for job in jobs} == {12}
+    assert [job.key for job in jobs] == ["elf-0", "nsf-0", "elf-paper-0", "elf-1", "nsf-1", "elf-2", "nsf-2", "bnaf-0"]
+    settings = {job.key: job.settings["setting"] for job in jobs}
+    assert settings["elf-0"]["schedule"] == settings["nsf-0"]["schedule"] == "cosine"
+    assert settings["elf-paper-0"] == {**settings["elf-paper-0"], "schedule": "step", "ema_decay": 0.0, "clip": False}

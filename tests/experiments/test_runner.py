@@ -627,3 +627,43 @@ def test_the_list(monkeypatch, capsys):
             each = group.load(name)
             assert each.name == name
             assert re.search(rf"^  {name} +{re.escape(each.title)}$", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_jobs_after_the_time_budget_are_skipped(output, processes, capsys):
+    """A started job ends; the others run when the command is repeated with a larger budget."""
+    for key in "ab":
+        switch(output, f"{key}-takes-a-second")
+    command = ["tiny-group", "tiny", "-o", str(output), "--processes", str(processes), "--budget"]
+    assert main([*command, "0.9"]) == 0
+    found = result(output)
+    assert "a" in found["records"]
+    assert found["failed"] == []
+    assert "d: the jobs before took 1 of 1 seconds; a larger --budget runs it" in found["skipped"]
+    assert set("abcd") == {*found["records"], *(line[0] for line in found["skipped"])}
+    assert "skipped: tiny: " in capsys.readouterr().err
+    assert "Skipped" in page(output)
+    assert main([*command, "0.9", "--keep"]) == 0
+    assert "not stored: tiny, because jobs were skipped" in capsys.readouterr().err
+    assert main([*command, "inf"]) == 0
+    assert list(result(output)["records"]) == list("abcd")
+    assert sorted(calls(output)) == list("abcd")
+
+
+def test_a_wrong_budget_is_refused(output, capsys):
+    assert main(["tiny-group", "tiny", "-o", str(output), "--budget", "-1"]) == 2
+    assert "--budget must be a positive number of seconds, or inf, got -1" in capsys.readouterr().err
+
+
+def test_the_paper_takes_45_minutes_on_two_cores():
+    """The budgets leave a fifth of the time for jobs that outlast them, and for timings."""
+    group = GROUPS["paper"]
+    assert set(group.budgets) == set(group.members)
+    assert sum(group.budgets.values()) <= 0.81 * 2 * 45 * 60
+    assert all(group.load(name).find_budget(Plan()) == seconds for name, seconds in group.budgets.items())
+
+
+def test_timings_are_not_skipped(output, tmp_path):
+    (tmp_path / "keys").write_text("abx")
+    experiments.run(EXPERIMENT, Plan(data=tmp_path), output, 1, lambda line: None, GROUP, budget=0.1)
+    assert list(result(output)["records"]) == ["a", "x"]
