@@ -358,9 +358,7 @@ def judge_minima(records: Records) -> Finding | None:
     here = f"gap {theirs:.3f} ± {error:.3f} with weights, {ours:.3f} ± {other:.3f} with bumps"
     if theirs - ours > 2 * math.hypot(error, other):
         return Finding(here, REPRODUCED, "modes of width 0.1")
-    return Finding(
-        here, REFUTED, "modes of width 0.1, where weights are not worse than bumps"
-    )
+    return Finding(here, REFUTED, "modes of width 0.1, where weights are not worse than bumps")
 
 
 def judge_averaging(records: Records) -> Finding:
