@@ -172,7 +172,7 @@ class Service:
                 return _answers.answer_impute(model, frame, question, deadline)
             case _requests.ExplainRequest():
                 return _answers.answer_explain(model, frame, question, deadline)
-        raise NotImplementedError(f"every question must have an answer, got {type(question).__name__}")
+        raise AssertionError(f"every question must have an answer, got {type(question).__name__}")
 
     def _choose_model(self, request: Request) -> ServedModel:
         names = request.query_params.getlist("model")
