@@ -105,3 +105,22 @@ def test_categories_keep_their_correlations(labelled, tmp_path):
     # The column in question has no value yet: points of the cells of others do not depend on it.
     low, high = density.conditional_quantile(labelled.head(50).drop(columns="x"), "x", [0.05, 0.95]).T
     assert 0.75 < ((low <= labelled["x"].head(50)) & (labelled["x"].head(50) <= high)).mean() <= 1
+
+
+def test_the_default_follows_from_the_columns():
+    """Points of unordered categories are uniform, those of ordered ones follow the others; many cells are uniform."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=300)
+    frame = pd.DataFrame({"x": x, "rating": np.digitize(x, [-1, 0, 1]), "city": rng.choice(list("abc"), 300)})
+    frame["flag"] = np.where(x > 0.3, "yes", "no")
+    options = {
+        "max_steps": 2,
+        "random_state": 0,
+        "flow_options": {"transforms": 1, "units": 4, "hidden_features": (8,)},
+    }
+    density = elflow.FlowDensity(**options).fit(frame)
+    noise = density.model_.cell_noise
+    names = [density.schema_.columns[position].name for position in noise.cells]
+    assert dict(zip(names, noise.correlated, strict=True)) == {"rating": True, "city": False, "flag": True}
+    many = pd.DataFrame({f"c{k}": rng.integers(0, 3, 300) for k in range(17)})
+    assert elflow.FlowDensity(**options).fit(many).model_.cell_noise is None

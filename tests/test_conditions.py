@@ -339,6 +339,7 @@ def test_unlikely_conditions_end_and_warn(continuous, monkeypatch):
         ({"x": (2, 1)}, "given must have a range of 'x' with low <= high"),
         ({"x": (1, 2, 3)}, "given must have a pair"),
         ({"x": ("low", 3)}, "given must have numbers as range of 'x', got 'low'"),
+        ({"x": (10**400, None)}, "given must fit the columns: int too large to convert to float"),
         ({"x": "large"}, "given must fit the columns: column 'x' must hold numbers, got object, first 'large'"),
         (pd.DataFrame({"x": ["large"]}), "given must fit the columns: column 'x' must hold numbers"),
         ({"spend": (-3, -2)}, "with values in it"),

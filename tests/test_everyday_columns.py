@@ -439,20 +439,10 @@ def test_clipped_ends_of_whole_numbers(draw, has_atom):
 
 @pytest.mark.parametrize("fill", [-999, 99999])
 def test_isolated_whole_numbers_are_atoms(fill):
-    """A code for missing values in whole numbers: its share is sampled, and the ends of the others do not pile up."""
+    """A code for missing values in whole numbers has a state of its own, and a warning."""
     rng = np.random.default_rng(0)
     values = np.append(rng.integers(1, 40, 750), np.full(50, fill))
     with pytest.warns(UserWarning, match=f"values far from all others: {fill}"):
         column = Column.fit(pd.Series(values, name="lag"))
     assert column.atoms == (fill,)
     assert find_atoms(np.append(rng.integers(1, 40, 750), [200.0, 201.0, 202.0]), 1.0).tolist() == []
-
-
-def test_samples_do_not_pile_up_at_the_ends():
-    """Rows beyond the fitted range are drawn again: `decode` alone would move them to its ends."""
-    x = np.random.default_rng(0).integers(0, 200, 400)
-    density = FlowDensity(max_steps=30, random_state=0).fit(pd.DataFrame({"x": x}))
-    samples = density.sample(4000, random_state=0)["x"]
-    assert samples.between(x.min(), x.max()).all()
-    assert (samples == x.max()).mean() < 0.012  # a uniform value has 0.005
-    assert (samples == x.min()).mean() < 0.012

@@ -78,3 +78,14 @@ def test_errors():
     imputer = small().fit(table())
     with pytest.raises(ValueError, match=r"must have the columns .* got none named \['kind'\]"):
         imputer.transform(table()[["a", "b"]])
+
+
+def test_means_of_rare_amounts():
+    """An amount with 99 % zeros: the mean counts the others, although their probability is below the cut of tails."""
+    rng = np.random.default_rng(0)
+    claim = np.where(rng.random(3000) < 0.02, rng.gamma(4, 500, 3000), 0.0)
+    frame = pd.DataFrame({"claim": claim, "x": rng.normal(size=3000)})
+    density = FlowDensity(max_steps=5, random_state=0, members=["identity", "gaussian"]).fit(frame)
+    holes = pd.DataFrame({"claim": np.full(100, np.nan), "x": rng.normal(size=100)})
+    filled = density.impute(holes, method="mean", random_state=0)["claim"]
+    assert 0.5 * claim.mean() < filled.mean() < 2 * claim.mean()

@@ -574,6 +574,7 @@ def test_faults_of_the_service_are_no_refusals(client, table, monkeypatch, caplo
     assert client.post("/score", {"rows": as_rows(table[:1])}).status == 200
 
 
+@pytest.mark.filterwarnings("ignore::elflow.tabular.ExtrapolationWarning")
 def test_values_that_other_libraries_do_not_take():
     """Such requests were refused only since every error was taken for one about arguments."""
     table = make_table()[["size", "count", "day"]]

@@ -72,7 +72,7 @@ Resize = Annotated[
     str | None, typer.Option(help="Resize the images to this height and width.", metavar="HxW", show_default=False)
 ]
 Dequantization = Literal["uniform", "variational"]
-TableDequantization = Literal["uniform", "gaussian", "variational"]
+TableDequantization = Literal["auto", "uniform", "gaussian", "variational"]
 TimeLimit = Annotated[
     str | None, typer.Option(help="Maximum training time, such as 90s, 10m or 1h30m.", show_default=False)
 ]

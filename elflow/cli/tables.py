@@ -70,7 +70,7 @@ def fit(
     na: NaValues = None,
     dequantization: Annotated[
         TableDequantization, typer.Option(help="Dequantisation noise for integers, categories and missing values.")
-    ] = "gaussian",
+    ] = "auto",
     time_limit: TimeLimit = None,
     max_steps: MaxSteps = None,
     validation: Annotated[float, typer.Option(help="Fraction of the rows to hold out for validation.")] = 0.1,

@@ -42,6 +42,7 @@ class CellNoise(DataInitialized):
     Arguments:
         exact: Positions of the features that are exact numbers.
         cells: Positions of the features that have cells.
+        independent: Positions of those among them whose points are uniform, such as categories without an order.
 
     Example:
         >>> noise = CellNoise(exact=[0], cells=[1])
@@ -58,9 +59,10 @@ class CellNoise(DataInitialized):
     mean: Tensor
     covariance: Tensor
 
-    def __init__(self, exact: Sequence[int], cells: Sequence[int]) -> None:
+    def __init__(self, exact: Sequence[int], cells: Sequence[int], independent: Sequence[int] = ()) -> None:
         super().__init__()
         self.exact, self.cells = list(exact), list(cells)
+        self.correlated = [position not in set(independent) for position in self.cells]
         features = len(self.exact) + len(self.cells)
         # In the order of the exact features, then those with cells.
         self.register_buffer("mean", torch.zeros(features))
@@ -77,7 +79,7 @@ class CellNoise(DataInitialized):
         index = torch.randperm(len(low), generator=generator)[:n_rows]
         exact, low, width = (part.cpu().double()[index] for part in (exact, low, width))
         ends = _find_ends(low, width)
-        is_wide = width >= MIN_WIDTH
+        is_wide = self._find_wide(width)
         # Cells of (0, 1) are those of a standard normal distribution. With few of them, its moments are not determined.
         is_standard = torch.cat([torch.zeros(exact.shape[1]), (width > 0).double().mean(0)]) > 0.5
         noise = torch.rand(low.shape, generator=generator, dtype=torch.double)
@@ -126,7 +128,7 @@ class CellNoise(DataInitialized):
         )
         z, log_uniform = draw_uniform(low, width, noise)
         lower, upper = _find_ends(low, width)
-        is_wide = width >= MIN_WIDTH
+        is_wide = self._find_wide(width)
         has_wide = is_wide.reshape(-1, is_wide.shape[-1]).any(0).tolist()
         log_density = torch.where(is_wide, 0.0, log_uniform).sum(-1)
         for t, i in enumerate(kept[n_exact:], start=n_exact):
@@ -138,6 +140,10 @@ class CellNoise(DataInitialized):
                 log_density = log_density + torch.where(is_wide[..., k], log_drawn, 0.0)
             scaled[..., t] = (z[..., k] - centre) / factor[t, t]
         return z, log_density
+
+    def _find_wide(self, width: Tensor) -> Tensor:
+        """Whether points of cells are correlated with other features, in the shape of the widths."""
+        return (width >= MIN_WIDTH) & torch.tensor(self.correlated, device=width.device)
 
 
 def draw_uniform(low: Tensor, width: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

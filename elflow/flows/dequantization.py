@@ -66,6 +66,7 @@ class Dequantized(InitializesParts):
         variational: Whether to learn the distribution of points in their cells; uniform otherwise.
         context: The number of context features of the flow.
         gaussian: Whether points in their cells are correlated with the other features: see `CellNoise`.
+        independent: Features whose points are not, although those of others are.
 
     Example:
         >>> model = Dequantized(ELF(features=2), exact=[0], cells=[1])
@@ -84,6 +85,7 @@ class Dequantized(InitializesParts):
         variational: bool = False,
         context: int = 0,
         gaussian: bool = False,
+        independent: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.flow = flow
@@ -97,7 +99,7 @@ class Dequantized(InitializesParts):
             if variational and cells
             else None
         )
-        self.cell_noise = CellNoise(self.exact, self.cells) if gaussian and cells else None
+        self.cell_noise = CellNoise(self.exact, self.cells, independent) if gaussian and cells else None
 
     def extra_repr(self) -> str:
         return f"exact={self.exact}, cells={self.cells}"

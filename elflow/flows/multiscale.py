@@ -85,6 +85,7 @@ class MultiscaleELF(LayeredFlow):
         if image and scales > 1:
             raise ValueError(f"scales must be 1 if the context is an image, got {scales}")
         check_choice("parametrization", parametrization, PARAMETRIZATIONS)
+        blocks = check_count("blocks", blocks)
         attention = check_count("attention", attention, least=0)
         has_bumps = parametrization == "bumps"
         if attention and channels % attention:
@@ -183,7 +184,7 @@ class _NetworkRows(RowNetwork):
     ) -> tuple[Elementwise, Tensor]:
         """The maps of a row from pixel `start` on, and the state of these pixels."""
         phi, state = self.evaluate(x, ready, state, start)
-        return self.make_networks(phi), state
+        return self.make_networks(phi.to(x.dtype)), state.to(x.dtype)  # autocast may return a lower precision
 
 
 class LazyHeadTransform(LazyTransform):

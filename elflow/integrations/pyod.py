@@ -42,10 +42,9 @@ class FlowDetector(BaseDetector):
     columns and few rows a flow learns relations of columns, but hardly which clusters exist: a digit that was never
     seen has ordinary pixels next to each other.
 
-    If the fitted table contains anomalies, a density learns
-    them, too. The likelihood is therefore trimmed: before the final fit, each half of the rows is scored by a density
-    of the other half, `n_rounds` times, and the rows that are among the least likely ones each time get no weight.
-
+    If the fitted table contains anomalies, a density learns them, too. The likelihood is therefore trimmed: before
+    the final fit, each half of the rows is scored by a density of the other half, `n_rounds` times, and the rows
+    that are among the least likely ones each time get no weight.
     References:
         Robust fitting of mixtures using the trimmed likelihood estimator (Neykov et al., 2007)
         Why normalizing flows fail to detect out-of-distribution data (Kirichenko et al., 2020)
@@ -56,8 +55,8 @@ class FlowDetector(BaseDetector):
         density: The density to fit, a `FlowDensity`; None for the default one.
         n_rounds: Number of rounds in which rows lose weight; 0 for a table without anomalies, which takes less time.
         random_state: Seed or generator of the fits.
-        mixture: Whether the Gaussian mixture contributes, if all columns are numbers. Without it, scores are minus
-            log-densities in nats.
+        mixture: Whether the Gaussian mixture contributes, if all columns are numbers, at least two of them vary, and at
+            least 100 rows have a weight. Without it (`mixture_` is None), scores are minus log-densities in nats.
 
     Attributes:
         decision_scores_: Scores of the fitted rows, `(N,)`: the higher, the more anomalous.

@@ -25,6 +25,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: int | None = None
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
@@ -33,6 +34,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().data_received(data)
 
     def on_headers_complete(self) -> None:
+        self._unread = None
         self._stop_timer()
         super().on_headers_complete()
 
@@ -42,7 +44,14 @@ class HttpProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, also if its client does not read the answer, which would stay in memory."""
-        if not self.transport.is_closing() and self.transport.get_write_buffer_size():
+        unread = 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
+        if unread and (self._unread is None or unread < self._unread):  # the client is slow, but it reads
+            self._unread = unread
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+            return
+        if unread:
             self.transport.abort()
         super().timeout_keep_alive_handler()
 

@@ -34,7 +34,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Check the parameters of `FlowDensity`, except those that `Recipe` checks."""
     check_choice("flow", parameters["flow"], FLOW_NAMES)
     check_choice("missing", parameters["missing"], ["error", "model"])
-    check_choice("dequantization", parameters["dequantization"], ["uniform", "gaussian", "variational"])
+    check_choice("dequantization", parameters["dequantization"], ["auto", "uniform", "gaussian", "variational"])
     choose_device(parameters["device"])
     check_choice("precision", parameters["precision"], PRECISIONS)
     validation = parameters["validation"]

@@ -47,10 +47,29 @@ MIN_WEIGHT = 0.01
 """Minimum weight of a flow in a mixture; others are left out, which makes scoring faster."""
 MAX_SCORED_ROWS = 2**16
 """Maximum number of rows, times draws, that are scored at a time."""
+MAX_STORED_POWER = 10
+"""Binary logarithm of the number of quasi-random points up to which they are stored."""
 SAMPLE_BLOCK = 2**16
 """Number of rows that are sampled at a time."""
-MAX_REDRAWS = 30
-"""Maximum number of times that rows beyond the fitted range are drawn again; after that, values are clipped."""
+
+
+MAX_CORRELATED_CELLS = 16
+"""Number of features with cells up to which their points are correlated by default: see `choose_dequantization`."""
+
+
+def choose_dequantization(schema: Schema) -> str:
+    """Default distribution of points in cells: Gaussian if few features have cells, uniform otherwise.
+
+    The density of Gaussian points is a product over the features with cells, each given those before. A probability is
+    estimated from a few points of each cell, and the more factors there are, the more of them it takes: on the 64
+    pixels of scikit-learn's digits, the log-density of test rows is 24 nats lower than with uniform points.
+
+    Example:
+        >>> choose_dequantization(Schema.fit(pd.DataFrame({"kind": ["a", "b", "a"], "size": [0.1, 0.7, 0.3]})))
+        'gaussian'
+    """
+    n_cells = sum(column.is_discrete + bool(column.shares) for column in schema.columns)
+    return "gaussian" if n_cells <= MAX_CORRELATED_CELLS else "uniform"
 
 
 def build_model(
@@ -64,8 +83,14 @@ def build_model(
         context_schema: The columns of the context, or None.
         options: Arguments of the flow, the `members` of the mixture as pairs of position and name, and their maximum
             number of `components`.
-        dequantization: Distribution of points in cells.
+        dequantization: Distribution of points in cells, or `"auto"`: see `choose_dequantization`.
     """
+    independent: list[int] = []
+    if dequantization == "auto":
+        dequantization = choose_dequantization(schema)
+        # The place of a category among others without an order says nothing: correlations with it are accidents.
+        unordered = [column for column in schema.columns if not column.has_order and len(column.levels or ()) > 2]
+        independent = [schema.positions(column.name)[-1] for column in unordered]
     context = 0 if context_schema is None else context_schema.context_features
     arguments = {key: value for key, value in options.items() if key not in MIXTURE_OPTIONS}
     flows = [
@@ -76,7 +101,7 @@ def build_model(
     ]
     flow = flows[0] if len(flows) == 1 else FlowMixture(flows)
     noise = {"variational": dequantization == "variational", "gaussian": dequantization == "gaussian"}
-    return Dequantized(flow, schema.exact, schema.cells, context=context, **noise)
+    return Dequantized(flow, schema.exact, schema.cells, context=context, independent=independent, **noise)
 
 
 def _build_flow(
@@ -206,25 +231,28 @@ def _score_compiled(model: Dequantized, compiled: CompiledDensity, rows: Rows, n
 def draw_quasi_random(count: int, dimensions: int) -> FloatArray:
     """Points of a Sobol sequence, `(count, dimensions)`, which fill the unit cube evenly."""
     power = max(0, count - 1).bit_length()
-    return _draw_sobol(power, dimensions)[:count].copy()
+    draw = _draw_sobol_once if power <= MAX_STORED_POWER else _draw_sobol
+    return draw(power, dimensions)[:count].copy()
 
 
 @lru_cache(maxsize=8)
+def _draw_sobol_once(power: int, dimensions: int) -> FloatArray:
+    """Few points, stored: to set up the sequence takes longer than to score a row."""
+    return _draw_sobol(power, dimensions)
+
+
 def _draw_sobol(power: int, dimensions: int) -> FloatArray:
-    """2^power points, stored: to set up the sequence takes longer than to score a row."""
+    """2^power points."""
     return np.asarray(qmc.Sobol(dimensions, rng=0).random_base2(power), np.float64)
 
 
 def iter_samples(
-    model: Dequantized, schema: Schema, n: int, context: Tensor | None, generator: torch.Generator
+    model: Dequantized, n: int, context: Tensor | None, generator: torch.Generator
 ) -> Iterator[FloatArray]:
     """Samples of the features, at most `SAMPLE_BLOCK` rows at a time, `(rows, features)` in each block.
 
-    Rows with integers beyond the fitted ones are drawn again.
-
     Arguments:
         model: The fitted flow.
-        schema: The columns of the table.
         n: Number of rows; with a context, number of consecutive rows for each row of the context.
         context: Encoded context, `(N, context)`.
         generator: Source of random numbers, which is advanced.
@@ -232,24 +260,12 @@ def iter_samples(
     total = n if context is None else n * len(context)
     # Blocks have a fixed size: the numbers that torch draws depend on how many are drawn at once.
     for start in range(0, total, SAMPLE_BLOCK):
-        c = None if context is None else context[torch.arange(start, min(start + SAMPLE_BLOCK, total)) // n]
-        z = _draw_features(model, min(SAMPLE_BLOCK, total - start), c, generator)
-        for _ in range(MAX_REDRAWS):
-            outside = np.flatnonzero(~schema.is_in_range(z))
-            if not len(outside):
-                break
-            z[outside] = _draw_features(model, len(outside), None if c is None else c[outside], generator)
-        yield z
-
-
-@torch.no_grad()
-def _draw_features(model: Dequantized, n: int, context: Tensor | None, generator: torch.Generator) -> FloatArray:
-    """Samples of the features, `(n, features)`, given a context `(n, context)` if there is one."""
-    with use_generator(generator):
-        z = model().sample((n,)) if context is None else model(context).sample()
-    if not bool(z.isfinite().all()):
-        raise NonFiniteError("samples of the model must be finite, got NaN or infinity: its weights overflow")
-    return z.double().numpy()
+        rows = torch.arange(start, min(start + SAMPLE_BLOCK, total))
+        with torch.no_grad(), use_generator(generator):
+            z = model().sample(rows.shape) if context is None else model(context[rows // n]).sample()
+        if not bool(z.isfinite().all()):
+            raise NonFiniteError("samples of the model must be finite, got NaN or infinity: its weights overflow")
+        yield z.double().numpy()
 
 
 @torch.no_grad()

@@ -199,7 +199,7 @@ def _encode_values(column: Column, values: pd.Series) -> list[ColumnSet]:
         low, width, offset = column.encode(values)
     if np.isneginf(offset).any():
         outside = values[np.isneginf(offset)].iloc[0]
-        raise ValueError(f"values of {column.name!r} must be within its bounds {column.bounds}, got {outside:g}")
+        raise ValueError(f"values of {column.name!r} must be within its bounds {column.bounds}, got {float(outside):g}")
     # Cells are intervals of probabilities, and have a positive width; other values are points or intervals of z.
     is_cell = width > 0
     lower = np.where(is_cell, ndtri(np.clip(low, 0, 1)), low)
@@ -300,7 +300,7 @@ def _levels_between(column: Column, low: Any, high: Any) -> list[Any]:
 def _encode_lower(column: Column, low: Any) -> float:
     """Number z above which values are at least `low`."""
     if column.kind == "datetime":
-        return float(column.encode_upper(pd.Series([low - _time_step(column)]))[0])
+        return float(column.encode_upper(pd.Series([low]) - _time_step(column))[0])
     if column.step is not None and (column.is_discrete or column.dithered):
         multiple = np.ceil(float(low) / column.step - GRID_TOLERANCE) - 1
         return float(column.encode_upper(pd.Series([multiple * column.step]))[0])

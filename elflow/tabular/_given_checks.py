@@ -44,7 +44,7 @@ def check_conditions(schema: Schema, conditions: Mapping[str, pd.Series]) -> Non
         column = schema.column(name)
         try:
             sets = list_sets(column, series)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             if str(error).startswith("given "):
                 raise
             raise ValueError(f"given must fit the columns: {error}") from None

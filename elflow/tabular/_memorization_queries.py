@@ -95,7 +95,7 @@ class MemorizationQueries(DriftQueries):
             both = pd.concat([context for context in contexts if context is not None], ignore_index=True)
             chosen = np.random.default_rng(generator.initial_seed()).integers(len(both), size=n)
             c = encode_context(self.context_schema_, both.iloc[chosen].reset_index(drop=True))
-        z = np.concatenate(list(iter_samples(self.model_, self.schema_, n if c is None else 1, c, generator)))
+        z = np.concatenate(list(iter_samples(self.model_, n if c is None else 1, c, generator)))
         frame: pd.DataFrame = replace(self.schema_, table="pandas", labels=None).decode(z)
         return frame
 

@@ -16,7 +16,7 @@ N_BANDWIDTHS = 0.9
 """Factor of the bandwidth of the kernel density whose maximum is the mode of a continuous column (Silverman)."""
 
 MEAN_TAIL = 0.01
-"""Probability of each tail whose values do not count for a mean: one point of a heavy tail may outweigh all others."""
+"""Share of each tail that is moved to the rest for a mean: one point of a heavy tail may outweigh all others."""
 
 
 def decode_frame(schema: Schema, z: FloatArray) -> pd.DataFrame:
@@ -78,7 +78,9 @@ def _summarize_column(column: Column, decoded: pd.Series, weights: FloatArray, m
         return pd.Series(values[best], name=column.name)
     if method == "mean" and column.kind in ("continuous", "integer"):
         numbers = np.where(is_present, pd.to_numeric(decoded).to_numpy(np.float64).reshape(weights.shape), 0.0)
-        numbers = _winsorize(numbers, weights, MEAN_TAIL)
+        # Values beside atoms have tails of their own: rare ones are not those of the atom.
+        is_smooth = ~np.isin(numbers, column.atoms) & (not column.is_discrete)
+        numbers = np.where(is_smooth, _winsorize(numbers, np.where(is_smooth, weights, 0.0), MEAN_TAIL), numbers)
         mean = (numbers * weights).sum(1) / np.maximum(weights.sum(1), 1e-300)
         if column.kind == "integer":
             mean = np.round(mean)

@@ -252,20 +252,6 @@ class Column(ColumnFields):
             is_missing = states == len(self.shares) - 1 if self.missing else None
         return self._restore(values, is_missing)
 
-    def is_in_range(self, z: FloatArray) -> BoolArray:
-        """Whether numbers z represent values within the range of fitted ones, `(N,)`, unless that range is open.
-
-        `decode` clips all others to the ends of the range, which would then be too frequent.
-        """
-        if isinstance(self.map, Steps):
-            u = ndtr(z)
-            return (u >= self.map.cumulative[0]) & (u <= self.map.cumulative[-1])
-        if self.kind != "integer":
-            return np.ones(len(z), bool)
-        x, ends = self.map.inverse(z), self.map.inverse(np.array([self.map.first, self.map.last]))
-        half = (self.step or 1.0) / 2
-        return (x >= ends[0] - half) & (x <= ends[1] + half)
-
     def _decode_numbers(self, z: FloatArray) -> FloatArray:
         """Numbers within the bounds, and on the grid if there is one."""
         assert isinstance(self.map, Warp)

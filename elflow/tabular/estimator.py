@@ -84,7 +84,8 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
         missing: `"error"` rejects missing values; `"model"` models them, and samples contain them.
         dequantization: Distribution of the points of the cells of discrete and missing values:
             `"gaussian"` for points that follow the correlations of the columns (see
-            `elflow.flows.cell_noise.CellNoise`), `"uniform"`, or `"variational"` for a learned distribution.
+            `elflow.flows.cell_noise.CellNoise`), `"uniform"`, `"variational"` for a learned distribution, or `"auto"`:
+            Gaussian if at most 16 features have cells, except those of unordered categories, and uniform otherwise.
         members: Members of the mixture, a list: `"cholesky"` and `"identity"` are flows after a learnable linear layer,
             which starts from a Gaussian with full covariance or from standardised features; `"plain"` is a flow
             without that layer; `"gaussian"` is a mixture of up to 32 Gaussians, or one whose mean is linear in the
@@ -136,7 +137,7 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
         flow_options: dict[str, Any] | None = None,
         columns: Mapping[Any, Declaration] | None = None,
         missing: str = "error",
-        dequantization: str = "gaussian",
+        dequantization: str = "auto",
         members: Sequence[str] | None = None,
         schedule: str = "cosine",
         learning_rate: float | None = None,
@@ -627,7 +628,7 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
         check_count("n", n)
         warn_if_forked()
         c = encode_context(self.context_schema_, self._as_context(context))
-        return iter_samples(self.model_, self.schema_, n, c, as_generator(random_state))
+        return iter_samples(self.model_, n, c, as_generator(random_state))
 
 
 def _describe_setting(value: Any) -> Any:

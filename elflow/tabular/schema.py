@@ -12,7 +12,7 @@ import pandas as pd
 
 from elflow._checks import check_choice, warn_user
 from elflow.flows.dequantization import Cells
-from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
+from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._kinds import Declaration, check_objects, holds_dates_as_text, is_identifier
 from elflow.tabular._survey import Survey
 from elflow.tabular._text import shorten
@@ -231,16 +231,6 @@ class Schema:
         if self.labels is not None:
             frame.columns = pd.Index(list(self.labels))
         return from_frame(frame, self.table)
-
-    def is_in_range(self, z: FloatArray) -> BoolArray:
-        """Whether all values of samples `(N, features)` are within the ranges of fitted ones, `(N,)`."""
-        inside, features = np.ones(len(z), bool), iter(z.T)
-        for column in self.columns:
-            states = column.decode_states(next(features)) if column.shares else None
-            is_free = column.is_in_range(next(features))
-            # Where an atom or a missing value determines the value, its number is noise.
-            inside &= is_free if states is None else is_free | (states != column.position)
-        return inside
 
     def encode_context(self, table: Table) -> FloatArray:
         """Encode rows as context of a flow, `(N, context_features)`, without noise.

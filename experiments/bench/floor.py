@@ -71,7 +71,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     table, model = _load(plan, settings), settings["model"]
     if model in FLOWS:
         steps = None if settings["effort"] >= 1 else max(2, round(STEPS_OF_LITTLE_EFFORT * settings["effort"]))
-        noise = settings.get("dequantization", "gaussian")
+        noise = settings.get("dequantization", "auto")
         record, log_density = score_flow(
             model, table.training, table.test, settings["seed"], max_steps=steps, dequantization=noise
         )

@@ -81,7 +81,7 @@ def score_flow(
     seed: int,
     time_limit: float | None = None,
     max_steps: int | None = None,
-    dequantization: str = "gaussian",
+    dequantization: str = "auto",
 ) -> tuple[Record, np.ndarray]:
     """A flow with default settings: costs of its fit, and log-densities of the test rows, `(N,)`."""
     start = time.perf_counter()

@@ -108,6 +108,8 @@ def build_experiment(name: str, title: str, draw: Draw) -> Experiment:
 
 
 def _list_jobs(name: str, plan: Plan) -> list[Job]:
+    if plan.options.get("write", False) and plan.effort < 1:
+        raise ValueError(f"write must be no with an effort below 1, got an effort of {plan.effort}")
     code = "".join(find_code((FOLDER / f"{name}.md").read_text(encoding="utf-8")))
     return [Job("page", {"name": name, "full": plan.effort >= 1, "code": code})]
 

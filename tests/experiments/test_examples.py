@@ -50,10 +50,12 @@ def folder(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.mark.parametrize(("effort", "output"), [(1.0, "3 [-1, -1, -1]"), (0.1, "2 [0, 1]")])
-def test_a_page_runs_and_is_updated(folder, tmp_path, effort, output):
+@pytest.mark.parametrize(
+    ("effort", "output", "writes"), [(1.0, "3 [-1, -1, -1]", ["no", "yes"]), (0.1, "2 [0, 1]", ["no"])]
+)
+def test_a_page_runs_and_is_updated(folder, tmp_path, effort, output, writes):
     each = page.build_experiment("tiny", "Tiny", draw)
-    for write in ("no", "yes"):
+    for write in writes:
         plan = Plan(effort=effort, options={"write": write})
         report = run(each, plan, tmp_path / write, log=lambda line: None, group=GROUPS["examples"])["tiny"]
         assert report.tables[0].rows == [["2", f"`{output}`"], ["3", "`not shown`"]]
@@ -74,3 +76,10 @@ def test_every_page_has_an_experiment():
 def test_a_wrong_option():
     with pytest.raises(ValueError, match="write must be yes or no, got 'maybe'"):
         Plan(options={"write": "maybe"}).for_experiment(page.build_experiment("tiny", "Tiny", draw))
+
+
+def test_quick_outputs_are_not_written(folder, tmp_path):
+    each = page.build_experiment("tiny", "Tiny", draw)
+    with pytest.raises(ValueError, match=r"write must be no with an effort below 1, got an effort of 0\.1"):
+        run(each, Plan(effort=0.1, options={"write": "yes"}), tmp_path, log=lambda line: None, group=GROUPS["examples"])
+    assert (folder / "tiny.md").read_text() == TEXT
