@@ -204,6 +204,8 @@ class Supervisor:
             if not process:
                 self._run_worker(number)
             self._processes[process] = number
+            if self._is_ending:  # other threads do not block signals: one may have come before the worker was known
+                os.kill(process, signal.SIGTERM)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
