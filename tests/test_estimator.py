@@ -192,6 +192,14 @@ def test_pit_values_are_uniform(fitted):
     assert np.corrcoef(pit["b"], fitted.conditional_cdf(frame, "b"))[0, 1] > 0.8
 
 
+def test_pit_values_agree_with_conditional_distributions():
+    """Without cells, whose points are random, the two are the same up to the error of the quadrature."""
+    frame = known(300, seed=6)[0][["a", "b"]]
+    density = small(max_steps=100).fit(frame)
+    pit = density.pit_values(frame[:60], ["b"], random_state=0)["b"]
+    assert np.abs(pit - density.conditional_cdf(frame[:60], "b")).max() < 0.005
+
+
 def test_pit_values_of_missing_values_are_missing():
     frame = mixed(120)[["float", "count", "text"]]
     pit = small(missing="model").fit(frame).pit_values(frame, random_state=0)
