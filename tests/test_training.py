@@ -224,13 +224,15 @@ def crash_at(monkeypatch):
     return run_until
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("schedule", "optimizer"),
+    [*((name, "adamw") for name in SCHEDULES), *(("cosine", name) for name in OPTIMIZERS[1:])],
+)
 @pytest.mark.parametrize("crash", [3, 10, 27])
-def test_resume_is_exact(schedule, crash, tmp_path, crash_at):
+def test_resume_is_exact(schedule, optimizer, crash, tmp_path, crash_at):
     rows, validation = make_data()
-    recipe = replace(
-        TINY, max_steps=45, schedule=schedule, halve_every=15, warmup_steps=5, hold_steps=20, plateau_patience=1
-    )
+    phases = {"halve_every": 15, "warmup_steps": 5, "hold_steps": 20, "plateau_patience": 1}
+    recipe = replace(TINY, max_steps=45, schedule=schedule, optimizer=optimizer, **phases)
     whole, _ = fit(make_flow(), rows, validation, recipe)
     path = tmp_path / "checkpoint"
     crash_at(crash, lambda: fit(make_flow(), rows, validation, recipe, checkpoint=path))
@@ -658,7 +660,29 @@ def test_weight_decay_of_adam_is_part_of_the_gradient():
             parameter.grad = torch.zeros_like(parameter)
         Recipe(learning_rate=0.1, weight_decay=0.01, optimizer=optimizer).make_optimizer(layer).step()
         moved[optimizer] = [1 - layer.weight[0, 0].item(), 1 - layer.bias[0].item()]
-    assert moved == {"adamw": pytest.approx([0.001, 0], rel=1e-3), "adam": pytest.approx([0.1, 0.1], rel=1e-3)}
+    shrunk = pytest.approx([0.001, 0], rel=1e-3)
+    assert moved == {"adamw": shrunk, "muon": shrunk, "adam": pytest.approx([0.1, 0.1], rel=1e-3)}
+
+
+def test_updates_of_muon_are_orthogonal():
+    """The step of a matrix has the root mean square of `RMS` times the rate, in all directions; biases follow AdamW."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(6, 12).double() for _ in range(2)]
+    before = [layer.weight.detach().clone() for layer in layers]
+    gradients = [torch.randn(12, 6).double() * 10.0**k for k in range(2)]  # the scale does not matter
+    for layer, gradient in zip(layers, gradients, strict=True):
+        layer.weight.grad, layer.bias.grad = gradient, torch.ones(12).double()
+    flow = torch.nn.Sequential(*layers)
+    bias = layers[0].bias.detach().clone()
+    Recipe(learning_rate=0.1, optimizer="muon").make_optimizer(flow).step()
+    for layer, start, gradient in zip(layers, before, gradients, strict=True):
+        update = (start - layer.weight.detach()) / 0.1
+        values = torch.linalg.svdvals(update) / (0.2 * 12**0.5)
+        assert 0.4 < values.min() < values.max() < 1.6
+        u, _, vh = torch.linalg.svd(gradient, full_matrices=False)
+        nearest = u @ vh  # the nearest matrix with orthogonal columns
+        assert (update * nearest).sum() / update.norm() / nearest.norm() > 0.9
+    assert layers[0].bias.detach() == pytest.approx(bias - 0.1, rel=1e-6)
 
 
 def test_networks_without_inputs_are_not_shrunk():

@@ -10,6 +10,7 @@ from elflow.training.devices import (
     name_lost_process,
 )
 from elflow.training.loop import fit
+from elflow.training.muon import Muon
 from elflow.training.permutations import MAX_STORED, Permutation, scramble
 from elflow.training.recipe import OPTIMIZERS, SCHEDULES, Recipe, image_recipe
 from elflow.training.record import Training, format_duration
@@ -22,6 +23,7 @@ __all__ = [
     "PRECISIONS",
     "SCHEDULES",
     "LostProcessError",
+    "Muon",
     "Permutation",
     "Recipe",
     "Rows",

@@ -11,10 +11,11 @@ from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, ReduceLROnPlateau, StepLR
 
 from elflow._checks import check_choice, check_count, check_positive
+from elflow.training.muon import Muon, list_matrices
 
 __all__ = ["OPTIMIZERS", "SCHEDULES", "Recipe", "image_recipe"]
 
-OPTIMIZERS = {"adamw": AdamW, "adam": Adam}
+OPTIMIZERS = ["adamw", "adam", "muon"]
 SCHEDULES = ["constant", "step", "plateau", "cosine", "warmup-exponential"]
 
 
@@ -44,7 +45,7 @@ class Recipe:
             the state before, so that a training which resumes with more time is not changed by it.
         max_grad_norm: Maximum norm of the gradient; longer gradients are scaled down. Infinity for no clipping.
         ema_decay: Decay of the exponential moving average of the weights; 0 for no averaging.
-        weight_decay: Weight decay. With `"adamw"` it shrinks matrices of weights only: a density that depends on
+        weight_decay: Weight decay. Except with `"adam"`, it shrinks matrices of weights only: a density that depends on
             nothing else than biases may have any shape.
         halve_every: See `schedule`.
         plateau_patience: See `schedule`.
@@ -54,8 +55,9 @@ class Recipe:
         hold_steps: See `schedule`.
         gamma: See `schedule`.
         min_learning_rate: See `schedule`.
-        optimizer: `"adamw"`, whose weight decay shrinks the weights by themselves, or `"adam"`, which adds it to the
-            gradient of all parameters, as in the paper.
+        optimizer: `"adamw"`, whose weight decay shrinks the weights by themselves; `"adam"`, which adds it to the
+            gradient of all parameters, as in the paper; or `"muon"`, which orthogonalises the updates of matrices, for
+            fewer steps: see `elflow.training.Muon`.
 
     Example:
         >>> recipe = Recipe(schedule="cosine", max_steps=5_000)
@@ -133,14 +135,22 @@ class Recipe:
 
     def make_optimizer(self, flow: nn.Module) -> Optimizer:
         """The optimizer of the trainable parameters of a flow."""
-        weights: list[Parameter] = []
-        others: list[Parameter] = []
-        for name, parameter in flow.named_parameters():
-            if parameter.requires_grad:
-                (weights if self.optimizer == "adam" or _is_weight(name, parameter) else others).append(parameter)
-        groups = [{"params": weights, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        # The first group tells the learning rate: it must not be empty.
-        return OPTIMIZERS[self.optimizer]([g for g in groups if g["params"]], lr=self.learning_rate, fused=True)
+        named = [(name, p) for name, p in flow.named_parameters() if p.requires_grad]
+        if self.optimizer == "adam":
+            return Adam([p for _, p in named], lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
+        matrices = {id(p) for p in list_matrices(flow)} if self.optimizer == "muon" else set()
+        orthogonal = [p for _, p in named if id(p) in matrices]
+        weights = [p for name, p in named if id(p) not in matrices and _is_weight(name, p)]
+        others = [p for name, p in named if id(p) not in matrices and not _is_weight(name, p)]
+        groups: list[dict[str, Any]] = [
+            {"params": orthogonal, "weight_decay": self.weight_decay, "orthogonal": True},
+            {"params": weights, "weight_decay": self.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        groups = [group for group in groups if group["params"]]  # the first group tells the learning rate
+        if self.optimizer == "muon":
+            return Muon(groups, lr=self.learning_rate)
+        return AdamW(groups, lr=self.learning_rate, fused=True)
 
     def make_scheduler(self, optimizer: Optimizer) -> LRScheduler | ReduceLROnPlateau:
         """Learning-rate scheduler; `"plateau"` steps after each round, all others after each training step."""

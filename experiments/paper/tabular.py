@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from elflow.flows.named import build_flow
 from elflow.flows.whitening import Whitened
-from elflow.training import Recipe, Rows, fit, make_fabric
+from elflow.training import OPTIMIZERS, Recipe, Rows, fit, make_fabric
 from experiments.data import describe_missing
 from experiments.data.maf import MAF_SETS, find_maf, maf_files, read_maf
 from experiments.framework.experiment import Experiment, Job, Option, Plan, Record
@@ -57,13 +58,17 @@ FEATURES = dict(zip(MAF_SETS, (6, 8, 21, 43, 63), strict=True)) | {"bsds300-patc
 def jobs(plan: Plan) -> list[Job]:
     jobs = []
     for name in _find_sets(plan):
+        if name not in plan.options.get("sets", FEATURES):
+            continue
         features = FEATURES[name]
         base = {"set": name, "seed": plan.seed, "files": _stamp_files(plan, name)}
         jobs.append(Job(f"{name}-gaussian", base | {"model": "gaussian"}))
         if plan.scale == "cpu":
-            for model, small in SMALL["wide" if features >= 32 else "narrow"].items():
-                recipe = replace(CPU, max_steps=plan.scaled(small["steps"]))
-                settings = {"model": model, "flow": small["flow"], "whiten": small.get("whiten", False)}
+            small = SMALL["wide" if features >= 32 else "narrow"]
+            changed = {key: plan.options[key] for key in ("optimizer", "batch_size") if key in plan.options}
+            for model in plan.options.get("flows", small):
+                recipe = replace(CPU, max_steps=plan.scaled(small[model]["steps"]), **changed)
+                settings = {"model": model, "flow": small[model]["flow"], "whiten": small[model].get("whiten", False)}
                 jobs.append(Job(f"{name}-{model}", base | settings | {"recipe": recipe.to_dict()}))
         else:
             jobs += _make_grid(plan, name, features, base)
@@ -142,6 +147,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         recipe = replace(recipe, round_steps=epoch, max_steps=settings["epochs"] * epoch)
     else:
         val = val[:: -(-len(val) // MAX_VALIDATION_ROWS)]
+    start = time.process_time()  # of this process: a resumed run counts its last part only
     if settings["whiten"]:
         flow = Whitened(flow, features, learnable=False)
     best, training = fit(
@@ -168,6 +174,8 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
             "whitened": settings["whiten"],
             "cell": settings.get("cell", ""),
             "batch_size": settings["recipe"]["batch_size"],
+            "optimizer": settings["recipe"]["optimizer"],
+            "cpu_seconds": time.process_time() - start,
             "curve": {
                 "step": [entry["step"] for entry in shown],
                 "seconds": [entry["seconds"] for entry in shown],
@@ -194,12 +202,22 @@ def _summarize(log_prob: Tensor) -> Record:
     return {"test": mean, "error": error}
 
 
+def _parse_optimizer(value: str) -> str:
+    if value not in OPTIMIZERS:
+        raise ValueError(f"must be one of {', '.join(OPTIMIZERS)}, got {value!r}")
+    return value
+
+
 def _parse_some(values: Sequence[float]) -> Option:
     names = [f"{value:g}" for value in values]
     return Option(parse_choices(names), f"part of the paper's grid, with --scale paper: some of {', '.join(names)}")
 
 
 OPTIONS = {
+    "sets": Option(parse_choices(list(FEATURES)), "data sets (default: all that are found)"),
+    "flows": Option(parse_choices(list(SMALL["wide"])), "flows, with --scale cpu (default: all)"),
+    "optimizer": Option(_parse_optimizer, f"optimizer, with --scale cpu: one of {', '.join(OPTIMIZERS)}"),
+    "batch_size": Option(parse_count, f"batch size, with --scale cpu (default: {CPU.batch_size})"),
     "widths": _parse_some(TABLES.widths),
     "decays": _parse_some(TABLES.decays),
     "units": _parse_some(TABLES.units),

@@ -1,0 +1,153 @@
+"""Optimizer for flows: orthogonalised momentum (Muon) for matrices of weights, AdamW for all other parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.adamw import adamw
+
+__all__ = ["Muon", "list_matrices", "orthogonalize"]
+
+POLYNOMIALS = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+)
+"""Odd polynomials (a, b, c) of degree 5, each the best one after those before it, by Amsel et al. (2025)."""
+SAFETY = 1.01
+"""Factor of the norm by which a matrix is divided: rounding must not push a singular value above 1."""
+RMS = 0.2
+"""Root mean square of an update for a learning rate of 1: about that of AdamW, so that both share a learning rate."""
+
+
+class Muon(Optimizer):
+    """Muon for matrices of weights, AdamW for all other parameters.
+
+    Muon replaces the momentum of a matrix by the nearest matrix with orthogonal rows or columns: the update has the
+    same size in all directions, where that of AdamW is nearly of low rank. `torch.optim.Muon` takes matrices only, and
+    handles one at a time in bfloat16. Here, all matrices of one shape are handled at once.
+
+    References:
+        Muon: An optimizer for hidden layers in neural networks (Jordan et al., 2024)
+        Muon is scalable for LLM training (Liu et al., 2025): the size of the updates
+        The Polar Express (Amsel et al., 2025): the polynomials
+
+    Arguments:
+        params: Groups of parameters. Groups with `orthogonal=True` consist of matrices `(..., rows, columns)`.
+        lr: Learning rate.
+        weight_decay: Weight decay, decoupled as in AdamW.
+        momentum: Decay of the average of the gradients of matrices.
+        betas: Decay rates of AdamW.
+        eps: Term of the denominator of AdamW.
+
+    Example:
+        >>> layer = nn.Linear(8, 4)
+        >>> optimizer = Muon([{"params": [layer.weight], "orthogonal": True}, {"params": [layer.bias]}], lr=0.01)
+        >>> layer(torch.ones(5, 8)).square().mean().backward()
+        >>> optimizer.step()
+    """
+
+    def __init__(
+        self,
+        params: Iterable[dict[str, Any]],
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "betas": betas, "eps": eps}
+        super().__init__(params, defaults | {"orthogonal": False})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; see `torch.optim.Optimizer.step`."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                (self._update_matrices if group["orthogonal"] else self._update_others)(parameters, group)
+        return loss
+
+    def _update_matrices(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        by_shape: dict[torch.Size, list[Tensor]] = {}
+        for p in parameters:
+            by_shape.setdefault(p.shape, []).append(p)
+        for shape, matrices in by_shape.items():
+            gradients = [p.grad for p in matrices if p.grad is not None]
+            averages = [self._get_average(p) for p in matrices]
+            torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
+            # Nesterov's momentum: the average with the present gradient counted once more.
+            update = orthogonalize(torch.stack(torch._foreach_lerp(gradients, averages, group["momentum"])))
+            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+            size = group["lr"] * RMS * max(shape[-2:]) ** 0.5
+            torch._foreach_add_(matrices, list(update.unbind()), alpha=-size)
+
+    def _get_average(self, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if not state:
+            state["average"] = torch.zeros_like(parameter)
+        average: Tensor = state["average"]
+        return average
+
+    def _update_others(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        for p in parameters:
+            if not self.state[p]:
+                zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                self.state[p].update(step=torch.zeros((), dtype=torch.float32, device=p.device), **zeros)
+        states = [self.state[p] for p in parameters]
+        adamw(
+            parameters,
+            [p.grad for p in parameters if p.grad is not None],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            fused=True,
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """Approximate the nearest matrices with orthogonal rows or columns, `(..., rows, columns)`.
+
+    Singular values become 0.4 to 1.6, unless they are less than about a thousandth of the norm. Zeros stay zeros.
+
+    Example:
+        >>> values = torch.linalg.svdvals(orthogonalize(torch.randn(4, 8)))
+        >>> bool((values > 0.4).all() and (values < 1.6).all())
+        True
+    """
+    is_tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if is_tall else matrices
+    tiny = torch.finfo(x.dtype).tiny
+    x = x / (SAFETY * torch.linalg.matrix_norm(x, keepdim=True)).clamp(min=tiny)
+    for a, b, c in POLYNOMIALS:
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * (gram @ gram)) @ x
+    return x.mT if is_tall else x
+
+
+def list_matrices(module: nn.Module) -> list[Tensor]:
+    """The trainable weights of the linear layers of a module, except layers with one input or output.
+
+    Example:
+        >>> [tuple(p.shape) for p in list_matrices(nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1)))]
+        [(4, 8)]
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    return [layer.weight for layer in layers if layer.weight.requires_grad and min(layer.weight.shape) > 1]
