@@ -10,7 +10,7 @@ from elflow._checks import check_choice, check_count, check_positive
 from elflow.flows.named import FLOW_NAMES
 from elflow.training import PRECISIONS, Recipe, choose_device
 
-__all__ = ["MEMBERS", "check_parameters", "default_members", "default_options", "default_recipe"]
+__all__ = ["MEMBERS", "check_parameters", "default_members", "default_optimizers", "default_options", "default_recipe"]
 
 FEW_FEATURES, MANY_FEATURES, VERY_MANY_FEATURES = 5, 16, 32
 """Number of features up to which, and numbers from which, flows have other sizes."""
@@ -20,7 +20,7 @@ MAX_ENSEMBLE_ROWS = 20_000
 """Maximum number of training rows with which all flows of the mixture are trained to the end."""
 RACE_SHARE = 0.1
 """Share of the training after which, with more rows, only the better flow is trained further."""
-MIN_STEPS, MAX_STEPS, STEPS_PER_ROOT_ROW = 500, 20_000, 30
+MIN_STEPS, MAX_STEPS, STEPS_PER_ROOT_ROW = 500, 20_000, 20
 """Minimum and maximum of the default number of training steps, and its ratio to the root of the number of rows."""
 N_ROUNDS, N_EARLY_ROUNDS = 30, 3
 """Number of rounds of a training, except that rounds have at most 200 steps, and of earlier ones within the first."""
@@ -90,6 +90,19 @@ def default_members(features: int, context: int) -> list[str]:
     return ["cholesky", "identity", "gaussian"] if features + context > 1 else ["plain", "gaussian"]
 
 
+def default_optimizers(flows: Sequence[str], rows: int) -> list[str]:
+    """Default optimizers of the flows of a mixture, for a table with this number of training rows.
+
+    Example:
+        >>> default_optimizers(["cholesky", "identity"], rows=1_000)
+        ['adamw', 'muon']
+    """
+    # Muon needs fewer steps, but overfits earlier. Where all flows are trained to the end, one of them has AdamW, and
+    # the validation rows decide between them; otherwise flows race for the best start, with the same optimizer.
+    is_race = rows > MAX_ENSEMBLE_ROWS
+    return ["adamw" if flow == "cholesky" and not is_race else "muon" for flow in flows]
+
+
 def default_recipe(rows: int, features: int, **declared: Any) -> Recipe:
     """Default training settings, for a table with this number of training rows and of features.
 
@@ -104,7 +117,7 @@ def default_recipe(rows: int, features: int, **declared: Any) -> Recipe:
 
     Example:
         >>> default_recipe(rows=10_000, features=5, max_steps=None).max_steps
-        3000
+        2000
     """
     is_scarce = has_few_rows(rows, features)
     batch_size = declared.get("batch_size") or (128 if is_scarce else 256 if rows < 100_000 else 512)
@@ -131,7 +144,7 @@ def default_steps(rows: int) -> int:
 
     Example:
         >>> default_steps(500), default_steps(10_000), default_steps(1_000_000)
-        (671, 3000, 20000)
+        (500, 2000, 20000)
     """
     return min(MAX_STEPS, max(MIN_STEPS, round(STEPS_PER_ROOT_ROW * rows**0.5)))
 

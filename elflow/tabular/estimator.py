@@ -30,6 +30,7 @@ from elflow.tabular._config import check_config, get_config, set_config
 from elflow.tabular._defaults import (
     check_parameters,
     default_members,
+    default_optimizers,
     default_options,
     default_recipe,
 )
@@ -590,9 +591,12 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
         """Arguments of the flow and training settings for this number of training rows, defaults included."""
         features = self.schema_.features
         context = 0 if self.context_schema_ is None else self.context_schema_.context_features
+        members = default_members(features, context) if self.members is None else list(self.members)
+        flows = [member for member in members if member != "gaussian"]
         recipe = default_recipe(
             n_rows,
             features,
+            optimizer=default_optimizers(flows, n_rows),
             learning_rate=self.learning_rate,
             schedule=self.schedule,
             weight_decay=self.weight_decay,
@@ -601,9 +605,7 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
             patience=self.patience,
             time_limit=self.time_limit,
         )
-        members = default_members(features, context) if self.members is None else list(self.members)
         options = default_options(self.flow, n_rows, features) | (self.flow_options or {})
-        flows = [member for member in members if member != "gaussian"]
         options["members"] = [[position, member] for position, member in enumerate(flows)]
         if len(flows) < len(members):
             options["members"].append([len(flows), "gaussian"])

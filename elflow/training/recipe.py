@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, ReduceLROnP
 
 from elflow._checks import check_choice, check_count, check_positive
 from elflow.training.muon import Muon, list_matrices
+from elflow.training.selection import list_parts
 
 __all__ = ["OPTIMIZERS", "SCHEDULES", "Recipe", "image_recipe"]
 
@@ -56,8 +58,8 @@ class Recipe:
         gamma: See `schedule`.
         min_learning_rate: See `schedule`.
         optimizer: `"adamw"`, whose weight decay shrinks the weights by themselves; `"adam"`, which adds it to the
-            gradient of all parameters, as in the paper; or `"muon"`, which orthogonalises the updates of matrices, for
-            fewer steps: see `elflow.training.Muon`.
+            gradient of all parameters, as in the paper; or `"muon"`, which orthogonalises the updates of matrices: see
+            `elflow.training.Muon`. For a mixture, a list of `"adamw"` and `"muon"` has one for each member.
 
     Example:
         >>> recipe = Recipe(schedule="cosine", max_steps=5_000)
@@ -86,7 +88,7 @@ class Recipe:
     min_learning_rate: float = 2e-4
     plateau_threshold: float = 0.0
     plateau_floor: float = 0.0
-    optimizer: str = "adamw"
+    optimizer: str | Sequence[str] = "adamw"
 
     def __post_init__(self) -> None:
         # Checked values are stored as Python's own numbers: NumPy scalars, as of parameter grids, do not fit into JSON.
@@ -101,7 +103,12 @@ class Recipe:
         check_choice("schedule", self.schedule, SCHEDULES)
         if self.race_steps is not None:
             object.__setattr__(self, "race_steps", check_count("race_steps", self.race_steps))
-        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        if isinstance(self.optimizer, str):
+            check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        else:
+            object.__setattr__(self, "optimizer", [*self.optimizer])  # a list, as JSON has it
+            if not self.optimizer or not {*self.optimizer} <= {"adamw", "muon"}:
+                raise ValueError(f"optimizer must be a name or a list of 'adamw' and 'muon', got {self.optimizer!r}")
         if self.time_limit is not None:
             object.__setattr__(self, "time_limit", check_positive("time_limit", self.time_limit))
         if not self.max_grad_norm > 0:
@@ -138,7 +145,9 @@ class Recipe:
         named = [(name, p) for name, p in flow.named_parameters() if p.requires_grad]
         if self.optimizer == "adam":
             return Adam([p for _, p in named], lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
-        matrices = {id(p) for p in list_matrices(flow)} if self.optimizer == "muon" else set()
+        names = [self.optimizer] if isinstance(self.optimizer, str) else self.optimizer
+        parts = [part for k, part in enumerate(list_parts(flow)) if names[k % len(names)] == "muon"]
+        matrices = {id(p) for part in parts for p in list_matrices(flow.get_submodule(part))}
         orthogonal = [p for _, p in named if id(p) in matrices]
         weights = [p for name, p in named if id(p) not in matrices and _is_weight(name, p)]
         others = [p for name, p in named if id(p) not in matrices and not _is_weight(name, p)]
@@ -148,7 +157,7 @@ class Recipe:
             {"params": others, "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]  # the first group tells the learning rate
-        if self.optimizer == "muon":
+        if "muon" in names:
             return Muon(groups, lr=self.learning_rate)
         return AdamW(groups, lr=self.learning_rate, fused=True)
 
