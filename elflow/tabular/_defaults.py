@@ -16,6 +16,8 @@ FEW_FEATURES, MANY_FEATURES, VERY_MANY_FEATURES = 5, 16, 32
 """Number of features up to which, and numbers from which, flows have other sizes."""
 MEMBERS = ["cholesky", "identity", "plain", "gaussian"]
 """Members of the mixture: flows by the start of the linear layer before them, a flow without one, and a Gaussian."""
+MIN_ENSEMBLE_ROWS = 1_000
+"""Minimum number of training rows with which the mixture has a third flow."""
 MAX_ENSEMBLE_ROWS = 20_000
 """Maximum number of training rows with which all flows of the mixture are trained to the end."""
 RACE_SHARE = 0.1
@@ -79,28 +81,34 @@ def default_options(flow: str, rows: int, features: int) -> dict[str, Any]:
     return options if flow in ("maf", "nsf") else {}
 
 
-def default_members(features: int, context: int) -> list[str]:
-    """Default members of the mixture: two flows that differ in their start and order, and a Gaussian.
+def default_members(rows: int, features: int, context: int) -> list[str]:
+    """Default members of the mixture: flows that differ in start, order and optimizer, and a Gaussian mixture.
 
     Example:
-        >>> default_members(features=5, context=0)
+        >>> default_members(rows=500, features=5, context=0)
         ['cholesky', 'identity', 'gaussian']
     """
-    # A linear layer before a flow of one feature without context would only repeat its ActNorm.
-    return ["cholesky", "identity", "gaussian"] if features + context > 1 else ["plain", "gaussian"]
+    if features + context == 1:
+        # A linear layer before a flow of one feature without context would only repeat its ActNorm.
+        return ["plain", "gaussian"]
+    # Few rows are overfitted before an optimizer that needs fewer steps gains anything.
+    has_third = MIN_ENSEMBLE_ROWS <= rows <= MAX_ENSEMBLE_ROWS
+    return ["cholesky", *["identity"] * (2 if has_third else 1), "gaussian"]
 
 
 def default_optimizers(flows: Sequence[str], rows: int) -> list[str]:
     """Default optimizers of the flows of a mixture, for a table with this number of training rows.
 
+    Muon needs fewer steps than AdamW, but overfits earlier. Of two flows with the same start, one has AdamW and one
+    Muon, and the validation rows decide between them. With many rows, for which flows with different starts race, all
+    have Muon.
+
     Example:
-        >>> default_optimizers(["cholesky", "identity"], rows=1_000)
-        ['adamw', 'muon']
+        >>> default_optimizers(["cholesky", "identity", "identity"], rows=5_000)
+        ['adamw', 'adamw', 'muon']
     """
-    # Muon needs fewer steps, but overfits earlier. Where all flows are trained to the end, one of them has AdamW, and
-    # the validation rows decide between them; otherwise flows race for the best start, with the same optimizer.
     is_race = rows > MAX_ENSEMBLE_ROWS
-    return ["adamw" if flow == "cholesky" and not is_race else "muon" for flow in flows]
+    return ["muon" if is_race or flow in flows[:k] else "adamw" for k, flow in enumerate(flows)]
 
 
 def default_recipe(rows: int, features: int, **declared: Any) -> Recipe:
