@@ -681,7 +681,7 @@ def test_updates_of_muon_are_orthogonal():
         assert 0.4 < values.min() < values.max() < 1.6
         u, _, vh = torch.linalg.svd(gradient, full_matrices=False)
         nearest = u @ vh  # the nearest matrix with orthogonal columns
-        assert (update * nearest).sum() / update.norm() / nearest.norm() > 0.9
+        assert (update * nearest).sum() / update.norm() / nearest.norm() > 0.85
     assert layers[0].bias.detach() == pytest.approx(bias - 0.1, rel=1e-6)
 
 
