@@ -491,6 +491,6 @@ def test_samples_end_where_the_data_end_for_a_reason(draw, ends):
         assert sampled.max() == ends[1]
         assert ends[0] is None or sampled.min() == ends[0]
         for end in (end for end in ends if end is not None):
-            assert (sampled == end).mean() < (x == end).mean() + 0.005
+            assert (sampled == end).mean() < (x == end).mean() + 0.02
         beyond = log_density(column, pd.Series([ends[1] + (column.step or 1)], name="x").astype(x.dtype))
-        assert -500 < beyond[0] < -10  # soft, since the end is inferred
+        assert -500 < beyond[0] < -5  # soft, since the end is inferred

@@ -211,3 +211,26 @@ def test_integers_that_identify_rows():
     assert "--drop customer" in text
     assert "columns={'customer': 'integer'}" in text
     assert warnings_of(frame, columns={"customer": "integer"}) == []
+
+
+def test_cycles_of_times():
+    rng = np.random.default_rng(0)
+    noon = DAYS + pd.Timedelta(hours=12)
+    any_time = DAYS + pd.to_timedelta(rng.integers(0, 86_400, N), unit="s")
+    opening = pd.DatetimeIndex(np.where((any_time.hour >= 8) & (any_time.hour < 20), any_time, noon))
+    workdays = DAYS[DAYS.day_of_week < 5]
+    cases = [
+        (DAYS, []),
+        (any_time, []),
+        (opening, ["hour"]),
+        (workdays, ["day"]),
+        (opening.tz_localize("Asia/Tokyo"), ["hour"]),
+    ]
+    for times, cycles in cases:
+        texts = warnings_of(pd.DataFrame({"when": times, "a": A[: len(times)]}))
+        assert len(texts) == len(cycles)
+        assert all(f"'when' depends on the {cycle} of the" in text for cycle, text in zip(cycles, texts, strict=True))
+    few_days = pd.to_datetime("2024-01-01 08:00") + pd.to_timedelta(rng.integers(0, 50, N), unit="h")
+    assert warnings_of(pd.DataFrame({"when": few_days, "a": A})) == []
+    with pytest.raises(ValueError, match=r"convert it with .dt.total_seconds\(\)"):
+        FlowDensity().fit_schema(pd.DataFrame({"stay": DAYS - DAYS[0], "a": A}))

@@ -1,4 +1,4 @@
-"""Hints about columns that a density should not have: functions of others, constant, or identifiers of rows."""
+"""Hints about columns that a density should not have: functions of others, constant, identifiers, or cyclic times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 import pandas as pd
 
 from elflow._checks import join_names, warn_user
-from elflow.tabular._dependences import find_linear_dependences, find_products
+from elflow.tabular._cycles import find_cycles
+from elflow.tabular._dependences import choose_tested_rows, find_linear_dependences, find_products
 from elflow.tabular._functions import find_functions
 from elflow.tabular._identifiers import is_integer_identifier, is_row_number
 from elflow.tabular.columns import Column
@@ -22,7 +23,7 @@ MIN_CONSTANT_ROWS = 10
 def warn_about_columns(
     schema: Schema, frame: pd.DataFrame, declared: Collection[str] = (), row_numbers: Collection[str] | None = None
 ) -> None:
-    """Warn about columns that number or identify the rows, are constant, or are functions of others.
+    """Warn about columns that number or identify the rows, are constant, functions of others, or have cycles.
 
     Arguments:
         schema: The columns.
@@ -38,6 +39,12 @@ def warn_about_columns(
     elif constant:
         warn_user(f"columns {join_names(constant)} are constant and add nothing to the density: drop them")
     _warn_about_functions(schema, frame, numbers)
+    for column in (column for column in schema.columns if column.kind == "datetime"):
+        if cycles := find_cycles(column.parse_times(choose_tested_rows(frame)[column.name])):
+            warn_user(
+                f"column {column.name!r} depends on the {' and the '.join(cycles)}, which samples do not keep, since a "
+                "datetime is one number: replace it by a column for the date or the week, and one for each of these"
+            )
 
 
 def _warn_about_identifiers(frame: pd.DataFrame, row_numbers: Collection[str] | None) -> None:

@@ -184,8 +184,10 @@ def infer_kind(name: str, present: pd.Series) -> str:
         return "integer" if is_whole and len(x) >= 2 * len(np.unique(x)) else "continuous"
     if types.is_string_dtype(present.dtype) or present.dtype == object:
         return "category"
+    remedy = ": convert it with .dt.total_seconds()" if types.is_timedelta64_dtype(present.dtype) else ""
     raise ValueError(
-        f"column {name!r} must hold floats, integers, booleans, categories, strings or datetimes, got {present.dtype}"
+        f"column {name!r} must hold floats, integers, booleans, categories, strings or datetimes, got "
+        f"{present.dtype}{remedy}"
     )
 
 

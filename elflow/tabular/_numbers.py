@@ -22,7 +22,7 @@ MIN_FINE_STEPS = 1_000
 """Number of steps of a grid per standard deviation from which values are treated as exact numbers."""
 SOFT_STEPS = 0.05
 """Distance from a bound that was inferred from frequencies, in steps, within which a warp is linear. Values beyond it
-have a small density, and less than one sample in 10,000 is there."""
+have a small density: the end may be one by chance."""
 MAX_MERGED_SHARE = 0.01
 """Fraction of distinct values that may coincide in single precision without a warning."""
 
