@@ -409,6 +409,13 @@ def test_numbers_of_nines_are_taken_for_fill_values(count):
     assert not np.isfinite(column.map.low)  # a fill value is no bound
 
 
+def test_the_only_negative_value_is_taken_for_a_fill_value():
+    rng = np.random.default_rng(0)
+    glucose = np.where(rng.random(700) < 0.05, -9, rng.lognormal(4.6, 0.3, 700).round())
+    with pytest.warns(UserWarning, match="has values far from all others: -9. If they stand for missing"):
+        assert Column.fit(pd.Series(glucose, name="x")).atoms == (-9,)
+
+
 def test_dates_as_text_are_named():
     dates = pd.date_range("2024-01-01", periods=60).strftime("%Y-%m-%d")
     for copies, treatment in ((4, "is a category"), (1, "is left out")):  # one warning, which says what happens

@@ -341,7 +341,10 @@ def warn_about_fill_values(name: str, x: FloatArray, atoms: FloatArray) -> None:
             suspects.append(float(outside[0]))
         far = np.unique(x[np.maximum(low - x, x - high) > MIN_NINES_RATIO * (high - low)])
         suspects += [float(value) for value in far if set(f"{abs(value):.15g}") == {"9"} and value not in suspects]
-        suspects += [float(atom) for atom in atoms if max(low - atom, atom - high) > high - low > 0]
+        is_positive = float(x.min()) >= 0
+        suspects += [
+            float(atom) for atom in atoms if max(low - atom, atom - high) > high - low > 0 or (atom < 0 and is_positive)
+        ]
     if suspects:
         values = ", ".join(f"{value:g}" for value in suspects[:MAX_FILL_SHOWN])
         warn_user(
