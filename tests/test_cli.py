@@ -197,7 +197,15 @@ def test_report(folder, tmp_path):
     out, _ = succeeds("report", folder / "given.elf", folder / "data.csv", "-o", tmp_path / "r.html")
     first, *verdicts = out.splitlines()
     assert first.split() == ["report", str(tmp_path / "r.html")]
-    titles = ("Held-out log-likelihood", "Gain over", "Worst column", "Worst pair", "Calibration", "Two-sample test")
+    titles = (
+        "Held-out log-likelihood",
+        "Gain over",
+        "Worst column",
+        "Worst pair",
+        "Worst tail",
+        "Calibration",
+        "Two-sample test",
+    )
     for title in (*titles, "Inverse residual"):
         (line,) = (line for line in verdicts if line.startswith(title))
         assert any(f"  {level}: " in line for level in ("Good", "Fair", "Poor", "Not rated"))

@@ -409,10 +409,22 @@ def test_numbers_of_nines_are_taken_for_fill_values(count):
     assert not np.isfinite(column.map.low)  # a fill value is no bound
 
 
+def test_the_only_negative_value_is_taken_for_a_fill_value():
+    rng = np.random.default_rng(0)
+    glucose = np.where(rng.random(700) < 0.05, -9, rng.lognormal(4.6, 0.3, 700).round())
+    with pytest.warns(UserWarning, match="has values far from all others: -9. If they stand for missing"):
+        assert Column.fit(pd.Series(glucose, name="x")).atoms == (-9,)
+
+
 def test_dates_as_text_are_named():
     dates = pd.date_range("2024-01-01", periods=60).strftime("%Y-%m-%d")
-    with pytest.warns(UserWarning, match=r"columns \['d'\] hold dates as text") as record:
-        Schema.fit(pd.DataFrame({"d": np.tile(dates, 4), "x": np.arange(240.0)}))
+    for copies, treatment in ((4, "is a category"), (1, "is left out")):  # one warning, which says what happens
+        with pytest.warns(UserWarning, match=f"column 'd' holds dates as text: it {treatment}") as record:
+            Schema.fit(pd.DataFrame({"d": np.tile(dates, copies), "x": np.arange(60.0 * copies)}))
+        assert len(record) == 1
+    mixed = [f"{date} 10:00" + "+01:00" * (k % 7 == 3) for k, date in enumerate(dates)]
+    with pytest.warns(UserWarning, match="Some have an offset from UTC and others have none") as record:
+        Schema.fit(pd.DataFrame({"d": mixed, "x": np.arange(60.0)}))
     assert len(record) == 1
     Schema.fit(pd.DataFrame({"d": pd.to_datetime(np.tile(dates, 4)), "x": np.arange(240.0)}))
 
@@ -446,3 +458,46 @@ def test_isolated_whole_numbers_are_atoms(fill):
         column = Column.fit(pd.Series(values, name="lag"))
     assert column.atoms == (fill,)
     assert find_atoms(np.append(rng.integers(1, 40, 750), [200.0, 201.0, 202.0]), 1.0).tolist() == []
+
+
+def test_groups_of_amounts_have_no_exponentials_of_exponentials():
+    """Several lognormal groups are skewed on the scale of logarithms, but their tails are light there."""
+    rng = np.random.default_rng(0)
+    group = rng.choice(3, 560, p=[0.6, 0.3, 0.1])
+    x = rng.lognormal(np.array([3.0, 4.5, 7.0])[group], np.array([0.5, 0.7, 0.9])[group])
+    column = fit(pd.Series(x, name="x"))
+    assert (column.map.base, column.map.heavy) == ("log", False)
+    # A sample of a standard normal distribution stays within a few times of the largest amount, not within 1e6 times.
+    assert column.decode(np.array([4.0]))[0] < 10 * x.max()
+    assert fit(pd.Series(np.exp(rng.standard_t(2, 1500)), name="x")).map.heavy
+
+
+@pytest.mark.parametrize(
+    ("draw", "ends"),
+    [
+        (lambda r: r.integers(1, 101, 1000), (1, 100)),
+        (lambda r: r.integers(1, 32, 500), (1, 31)),
+        (lambda r: 2025 - r.geometric(0.08, 1000), (None, 2024)),
+        (lambda r: r.uniform(1, 10, 1000).round(1), (1, 10)),
+        (lambda r: r.normal(170, 9, 1000).round().astype(int), None),
+        (lambda r: r.negative_binomial(3, 0.05, 1000), None),
+    ],
+    ids=["percent", "day of the month", "year", "rating", "height", "counts"],
+)
+def test_samples_end_where_the_data_end_for_a_reason(draw, ends):
+    """Values at a hard end are not piled up, and others go on beyond the range of the data."""
+    rng = np.random.default_rng(0)
+    x = draw(rng)
+    column = fit(pd.Series(x, name="x"))
+    z = rng.normal(size=50_000)
+    sampled = column.decode(z, rng.choice(len(column.shares), len(z), p=column.shares) if column.shares else None)
+    if ends is None:
+        assert sampled.max() > x.max()
+        assert sampled.min() >= (0 if x.min() < 10 else x.min() - 10)
+    else:
+        assert sampled.max() == ends[1]
+        assert ends[0] is None or sampled.min() == ends[0]
+        for end in (end for end in ends if end is not None):
+            assert (sampled == end).mean() < (x == end).mean() + 0.02
+        beyond = log_density(column, pd.Series([ends[1] + (column.step or 1)], name="x").astype(x.dtype))
+        assert -500 < beyond[0] < -5  # soft, since the end is inferred

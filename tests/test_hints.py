@@ -8,13 +8,19 @@ import pytest
 
 from elflow import FlowDensity, load
 from elflow.tabular import Schema
-from elflow.tabular._hints import find_functions, find_linear_dependences, is_row_number
+from elflow.tabular._dependences import find_linear_dependences, find_products
+from elflow.tabular._functions import find_functions
+from elflow.tabular._identifiers import is_integer_identifier, is_row_number
 
 N = 2000
 RNG = np.random.default_rng(0)
 A, B, C = RNG.normal(size=(3, N))
 NET = RNG.lognormal(3, 1, N).round(2)
 TAX = (NET * RNG.choice([0.07, 0.19], N)).round(2)
+DAYS = pd.to_datetime("2024-01-01") + pd.to_timedelta(RNG.integers(0, 700, N), unit="D")
+PRICE, ITEMS = RNG.lognormal(2, 1, N).round(2), RNG.integers(1, 9, N)
+HEIGHT, WEIGHT = RNG.normal(170, 9, N).round(), RNG.normal(75, 12, N).round(1)
+AGE = RNG.integers(18, 90, N)
 IS_FILLED = RNG.random(N) < 0.05
 
 
@@ -32,7 +38,7 @@ def dependences(columns):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         schema = Schema.fit(frame, missing="model")
-    numbers = [column for column in schema.columns if column.kind in ("continuous", "integer")]
+    numbers = [column for column in schema.columns if column.kind in ("continuous", "integer", "datetime")]
     return {one.name: one.others for one in find_linear_dependences(frame, numbers)}
 
 
@@ -49,10 +55,12 @@ def dependences(columns):
         ({"i": RNG.poisson(50, N), "j": RNG.poisson(50, N)}, {}),
         ({"a": np.where(IS_FILLED, np.nan, A), "b": B, "sum": A + B}, {"sum": ("a", "b")}),
         ({"constant": 1.5, "a": A, "twice": 2 * A}, {"twice": ("a",)}),
+        ({"ordered": DAYS, "c": C, "due": DAYS + pd.Timedelta(days=30)}, {"due": ("ordered",)}),
+        ({"seconds": DAYS.view("int64") // 10**9, "day": DAYS}, {"day": ("seconds",)}),
     ],
     ids=[
         "sum", "rounded product", "both are rounded", "two functions", "copy", "lost digits", "any scale",
-        "independent integers", "missing values", "constant",
+        "independent integers", "missing values", "constant", "dates", "seconds",
     ],
 )  # fmt: skip
 def test_linear_functions_are_found(columns, expected):
@@ -114,7 +122,7 @@ def test_warnings_name_the_columns():
     assert warnings_of(frame[["a", "unit"]]) == [
         "column 'unit' is constant and adds nothing to the density: drop it",
     ]
-    holes = frame[["a", "unit"]].assign(unit=frame["unit"].where(A > 0))
+    holes = frame[["a", "unit"]].assign(unit=frame["unit"].where(C > 0))
     assert warnings_of(holes, missing="model") == []  # whether the unit is known is not constant
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -149,13 +157,80 @@ PLAN = RNG.choice(["free", "basic", "pro"], N)
         ({"plan": PLAN, "copy": [plan.upper() for plan in PLAN]}, {"copy": ("plan",)}),
         ({"plan": PLAN, "city": RNG.choice(["x", "y"], N)}, {}),
         ({"plan": PLAN, "paid": (PLAN != "free") ^ (RNG.random(N) < 0.01)}, {}),
+        ({"age": AGE, "group": pd.cut(AGE, [0, 30, 50, 70, 99]).astype(str)}, {"group": ("age",)}),
+        ({"x": A, "is high": A > 1}, {"is high": ("x",)}),
+        ({"x": A, "is middle": np.abs(A) < 1}, {}),
+        ({"day": DAYS, "year": DAYS.year, "month": DAYS.month_name()}, {"year": ("day",), "month": ("day",)}),
+        ({"day": DAYS, "weekend": DAYS.day_of_week > 4, "c": RNG.integers(0, 3, N)}, {"weekend": ("day",)}),
         # one odd row among few is no evidence
         ({"plan": PLAN[:60], "odd": np.arange(60) == 3}, {}),
     ],
 )
 def test_functions_of_discrete_columns(columns, expected):
     frame = pd.DataFrame(columns)
-    found = find_functions(frame, [column for column in Schema.fit(frame).columns if column.is_discrete])
+    found = find_functions(frame, Schema.fit(frame).columns)
     assert {one.name: one.others for one in found} == expected
     texts = [text for text in warnings_of(frame) if "is determined by" in text]
     assert len(texts) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"price": PRICE, "items": ITEMS, "total": (PRICE * ITEMS).round(2)}, {"total": ("price", "items")}),
+        ({"cm": HEIGHT, "kg": WEIGHT, "bmi": (WEIGHT / (HEIGHT / 100) ** 2).round(1)}, {"bmi": ("cm", "kg")}),
+        ({"cm": HEIGHT, "kg": WEIGHT, "c": np.exp(C), "bmi": WEIGHT / HEIGHT**2}, {"bmi": ("cm", "kg")}),
+        ({"side": np.exp(A), "area": np.exp(2 * A)}, {"area": ("side",)}),
+        ({"price": PRICE, "items": ITEMS, "total": (PRICE * ITEMS * np.exp(0.05 * A)).round(2)}, {}),
+        ({"price": PRICE, "double": 2 * PRICE}, {}),
+        ({f"x{k}": np.exp(RNG.normal(size=90)) for k in range(70)}, {}),
+    ],
+    ids=["total", "index", "exact index", "square", "noise", "linear", "few rows"],
+)
+def test_products(columns, expected):
+    frame = pd.DataFrame(columns)
+    found = find_products(frame, Schema.fit(frame).columns)
+    assert {one.name: one.others for one in found} == expected
+
+
+def test_integers_that_identify_rows():
+    rng = np.random.default_rng(0)
+    large = rng.integers(10**9, 10**10, N)
+    increasing = 10_000 + np.cumsum(rng.integers(1, 6, N))
+    for values in (rng.permutation(N), increasing, rng.permutation(increasing)):
+        assert is_integer_identifier(pd.Series(values, name="number"))
+    for name in ("id", "customer_id", "userId", "orderID", "KEY", "row id"):
+        assert is_integer_identifier(pd.Series(large, name=name)), name
+    # Measurements are different by chance if they are far apart, and ranks of few rows prove nothing.
+    for name in ("income", "paid", "humidity", "Identity", "monkey"):
+        assert not is_integer_identifier(pd.Series(large, name=name)), name
+    assert not is_integer_identifier(pd.Series(rng.permutation(40)))
+    assert not is_integer_identifier(pd.Series(rng.lognormal(10, 1, N).astype(int), name="id"))  # some coincide
+    frame = pd.DataFrame({"customer": rng.permutation(N), "a": A})
+    (text,) = warnings_of(frame)
+    assert "--drop customer" in text
+    assert "columns={'customer': 'integer'}" in text
+    assert warnings_of(frame, columns={"customer": "integer"}) == []
+
+
+def test_cycles_of_times():
+    rng = np.random.default_rng(0)
+    noon = DAYS + pd.Timedelta(hours=12)
+    any_time = DAYS + pd.to_timedelta(rng.integers(0, 86_400, N), unit="s")
+    opening = pd.DatetimeIndex(np.where((any_time.hour >= 8) & (any_time.hour < 20), any_time, noon))
+    workdays = DAYS[DAYS.day_of_week < 5]
+    cases = [
+        (DAYS, []),
+        (any_time, []),
+        (opening, ["hour"]),
+        (workdays, ["day"]),
+        (opening.tz_localize("Asia/Tokyo"), ["hour"]),
+    ]
+    for times, cycles in cases:
+        texts = warnings_of(pd.DataFrame({"when": times, "a": A[: len(times)]}))
+        assert len(texts) == len(cycles)
+        assert all(f"'when' depends on the {cycle} of the" in text for cycle, text in zip(cycles, texts, strict=True))
+    few_days = pd.to_datetime("2024-01-01 08:00") + pd.to_timedelta(rng.integers(0, 50, N), unit="h")
+    assert warnings_of(pd.DataFrame({"when": few_days, "a": A})) == []
+    with pytest.raises(ValueError, match=r"convert it with .dt.total_seconds\(\)"):
+        FlowDensity().fit_schema(pd.DataFrame({"stay": DAYS - DAYS[0], "a": A}))

@@ -31,6 +31,7 @@ from elflow.report._page import render_page
 from elflow.report._pit import Pit
 from elflow.report._plots import STYLE
 from elflow.report._tables import Column
+from elflow.report._tails import compare_tails
 from elflow.report._two_sample import compute_auc, run_two_sample_test
 from elflow.report.baselines import (
     compute_kernel_density,
@@ -714,3 +715,29 @@ def test_bad_input(table, density, tmp_path):
         report.write(density, table, tmp_path / "none" / "report.html")
     assert path.read_text() == "before"
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_tails_of_groups_are_judged(written):
+    """Amounts whose tails are right overall, but too heavy in each group, and the other way round."""
+    rng = np.random.default_rng(0)
+    group, sampled_group = rng.integers(0, 3, 600).astype(float), rng.integers(0, 3, 6000).astype(float)
+    labels = Column("group", "category", group, sampled_group, ("a", "b", "c"))
+    real = rng.lognormal(2 * group, 0.5)
+    good = Column("amount", "continuous", real, rng.lognormal(2 * sampled_group, 0.5))
+    leaks = rng.random(6000) < 0.05  # these samples have amounts of another group
+    other = np.where(leaks, rng.integers(0, 3, 6000), sampled_group)
+    bad = Column("amount", "continuous", real, rng.lognormal(2 * other, 0.5))
+
+    def judge_tails(*columns):
+        return verdict_on("Worst tail", dataclasses.replace(written[0], tails=compare_tails(columns)))
+
+    assert judge_tails(good, labels).level == "good"
+    assert judge_tails(bad).level == "good"  # invisible without the groups
+    verdict = judge_tails(bad, labels)
+    assert verdict.level == "poor"
+    assert re.match(
+        r"amount given group: sampled values are [\d.]+ times as often among the (high|low)est 2%", verdict.reading
+    )
+    light = Column("amount", "continuous", real, np.clip(good.sampled, *np.quantile(real, [0.05, 0.95])))
+    assert "times as rarely among" in judge_tails(light).reading
+    assert judge_tails(labels).level == ""

@@ -141,7 +141,10 @@ def convert_column(
     elif types.is_float_dtype(dtype):
         result = _parse(name, values, row, "numbers", lambda v: _parse_floats(v, decimal))
     elif types.is_datetime64_any_dtype(dtype):
-        expected = "dates or times like 2024-05-31 or 2024-05-31 14:30"
+        if isinstance(dtype, pd.DatetimeTZDtype):
+            expected = "times with an offset from UTC, like 2024-05-31 14:30+02:00"
+        else:
+            expected = "dates or times without an offset from UTC, like 2024-05-31 or 2024-05-31 14:30"
         result = _parse(name, values, row, expected, lambda v: _parse_times_as(v, dtype))
     else:
         return pd.Series(pc.cast(values, pa.large_string()).to_pandas(), name=name)

@@ -19,6 +19,7 @@ from elflow.report._memorization import measure_memorization
 from elflow.report._pit import Pit, pits
 from elflow.report._scores import Score, compare_with_baselines, make_score, standard_error, subtract_means
 from elflow.report._tables import Column, pair_columns, take_rows, to_frame
+from elflow.report._tails import Tail, compare_tails
 from elflow.report._two_sample import TwoSample, run_two_sample_test
 from elflow.tabular import ContextTable, FlowDensity, Memorization, Table, table_kind
 from elflow.training import Training
@@ -32,6 +33,7 @@ __all__ = [
     "Pit",
     "Reason",
     "Score",
+    "Tail",
     "TwoSample",
     "measure",
 ]
@@ -115,6 +117,8 @@ class Findings:
     """Indices of the columns with the strongest dependence."""
     pits: tuple[Pit, ...]
     correlations: Correlations
+    tails: tuple[Tail, ...]
+    """Both tails of the columns of numbers, overall and given categories."""
     anomalies: tuple[Anomaly, ...]
     """The least likely row first."""
     two_sample: TwoSample | None
@@ -232,6 +236,7 @@ def measure(
         paired=select_dependent(columns, MAX_PAIRED_COLUMNS),
         pits=_transform_columns(est, columns, take_rows(X, judged), take_rows(context, judged), random_state),
         correlations=compare_correlations(columns[:MAX_CORRELATED_COLUMNS]),
+        tails=compare_tails(columns),
         anomalies=find_anomalies(est, log_density, used, real, columns, context),
         two_sample=two_sample,
         has_enough_test_rows=has_enough_test_rows,

@@ -26,6 +26,10 @@ MARGINAL_LIMITS = (0.03, 0.1)
 """For the distance between the real and the sampled distribution of a column, if chance does not explain it."""
 CORRELATION_LIMITS = (0.05, 0.15)
 """For the difference between a real and a sampled rank correlation, if chance does not explain it."""
+TAIL_LIMITS = (1.5, 3.0)
+"""For the ratio of the shares of sampled and of real values in a tail, or its inverse, if it is not due to chance."""
+TAIL_SIGNIFICANCE = 0.01
+"""p-value, for all tails together, up to which sampled values are in a tail too often, or too rarely."""
 PIT_LIMITS = (0.0, 0.15)
 """For the distance of PIT values from a uniform distribution, if chance does not explain it."""
 PIT_SIGNIFICANCE = 0.01
@@ -57,7 +61,8 @@ class Verdict:
 
 
 def judge(found: Findings) -> tuple[Verdict, ...]:
-    """Rate log-likelihood, gain over baselines, the worst column and pair, calibration, samples, memorization, inverse.
+    """Rate log-likelihood, gain over baselines, the worst column, pair and tail, calibration, samples, memorization,
+    inverse.
 
     Memorization is rated only if the table has training rows and others.
 
@@ -70,13 +75,14 @@ def judge(found: Findings) -> tuple[Verdict, ...]:
         >>> [verdict.title for verdict in judge(found)][:3]
         ['Held-out log-likelihood', 'Gain over the best baseline', 'Worst column']
         >>> [verdict.title for verdict in judge(found)][3:]
-        ['Worst pair', 'Calibration', 'Two-sample test', 'Inverse residual']
+        ['Worst pair', 'Worst tail', 'Calibration', 'Two-sample test', 'Inverse residual']
     """
     return (
         _judge_likelihood(found),
         _judge_gain(found),
         _judge_marginals(found),
         _judge_correlations(found),
+        _judge_tails(found),
         _judge_calibration(found),
         _judge_samples(found),
         *_judge_memorization(found),
@@ -207,6 +213,22 @@ def _judge_correlations(found: Findings) -> Verdict:
         "fair": f"{names}: {values}. Samples reproduce this dependence only roughly.",
         "poor": f"{names}: {values}. Samples do not reproduce this dependence.",
     }[level]
+    return Verdict(title, value, unit, level, reading)
+
+
+def _judge_tails(found: Findings) -> Verdict:
+    title, unit = "Worst tail", "times as many sampled as real values"
+    if not found.tails:
+        return Verdict(title, "none", unit, "", "No column of numbers has enough rows.")
+    worst = min(found.tails, key=lambda tail: (tail.p_value, tail.name))
+    value, factor = f"{worst.ratio:.2g}", max(worst.ratio, 1 / worst.ratio)
+    name = to_printable(worst.name) + (f" given {to_printable(worst.given)}" if worst.given else "")
+    if worst.p_value * len(found.tails) >= TAIL_SIGNIFICANCE:
+        reading = f"{name}: {format_count(worst.n_real, 'real value')} in a tail of 2%. The difference may be chance."
+        return Verdict(title, value, unit, "good", reading)
+    level = _rate(factor, TAIL_LIMITS)
+    side, often = "highest" if worst.is_upper else "lowest", "often" if worst.ratio > 1 else "rarely"
+    reading = f"{name}: sampled values are {factor:.2g} times as {often} among the {side} 2% as real ones."
     return Verdict(title, value, unit, level, reading)
 
 

@@ -90,11 +90,25 @@ class ColumnFields:
         return self.map.first, self.map.last
 
     @property
+    def sampled_bounds(self) -> tuple[float, float]:
+        """Smallest and largest argument of the map of numbers that is sampled."""
+        assert isinstance(self.map, Warp)
+        low, step = self.map.low, self.step or 1.0
+        if self.kind == "integer" and self.map.inverse(np.array([self.map.first]))[0] / step >= self._zero - 0.25:
+            low = max(low, (self._zero - 0.5) * step)  # counts are never negative
+        return low, self.map.high
+
+    @property
+    def _zero(self) -> int:
+        """Number that the map has for 0: atoms below are left out if values are intervals."""
+        return -int((self._atom_integers < 0).sum()) if self.dithered else 0
+
+    @property
     def sampled_range(self) -> tuple[float, float]:
         """Smallest and largest number z that `decode` does not clip."""
-        if isinstance(self.map, Steps) or self.kind == "integer":
+        if isinstance(self.map, Steps):
             return self.fitted_range
-        ends = [self.map(np.array([end]))[0][0] if np.isfinite(end) else end for end in (self.map.low, self.map.high)]
+        ends = [self.map(np.array([end]))[0][0] if np.isfinite(end) else end for end in self.sampled_bounds]
         return float(ends[0]), float(ends[1])
 
     @property

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from elflow._checks import check_choice, warn_user
+from elflow.tabular import _times
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._values import Values
 from elflow.tabular._warps import robust_scale
@@ -53,10 +54,6 @@ MIN_DATES, MAX_TESTED_DATES = 10, 1_000
 """Minimum number of different dates in a column of strings for a warning, and maximum number of strings tested."""
 MAX_FILL_SHOWN = 3
 """Maximum number of values in that warning."""
-MIN_IDENTIFIER_ROWS, MIN_IDENTIFIER_SHARE = 50, 0.5
-"""Number of rows, and fraction of distinct strings among them, from which a column identifies rows."""
-MIN_TEXT_CHARACTERS, MIN_TEXT_SHARE = 40, 0.2
-"""Mean number of characters of free text, and fraction of distinct texts from which it is treated in the same way."""
 MAX_LEVEL_CHARACTERS = 50_000_000
 """Maximum number of characters in all categories of a column: the header of a model file holds them."""
 
@@ -154,7 +151,10 @@ def convert_objects(name: str, present: Values) -> Values:
         if inferred == "boolean":
             return present.astype(bool)
         if inferred not in ("string", "empty"):
-            raise ValueError(f"column {name!r} must hold values of one type, got {inferred} objects")
+            types = ", ".join(sorted({type(value).__name__ for value in present}))
+            raise ValueError(
+                f"column {name!r} must hold values of one type, got {types}: convert it, with .astype(str)"
+            )
     return present
 
 
@@ -184,8 +184,10 @@ def infer_kind(name: str, present: pd.Series) -> str:
         return "integer" if is_whole and len(x) >= 2 * len(np.unique(x)) else "continuous"
     if types.is_string_dtype(present.dtype) or present.dtype == object:
         return "category"
+    remedy = ": convert it with .dt.total_seconds()" if types.is_timedelta64_dtype(present.dtype) else ""
     raise ValueError(
-        f"column {name!r} must hold floats, integers, booleans, categories, strings or datetimes, got {present.dtype}"
+        f"column {name!r} must hold floats, integers, booleans, categories, strings or datetimes, got "
+        f"{present.dtype}{remedy}"
     )
 
 
@@ -251,30 +253,6 @@ def check_within_bounds(name: str, x: FloatArray, bounds: tuple[float, float]) -
         )
 
 
-def is_identifier(values: pd.Series, counts: Mapping[Any, int] | None = None) -> bool:
-    """Whether a column of strings identifies rows, or is free text: most values occur once.
-
-    Arguments:
-        values: The column.
-        counts: Number of rows of each string in the whole table, if the values are only some of its rows.
-
-    Example:
-        >>> is_identifier(pd.Series([f"customer {i}" for i in range(60)]))
-        True
-        >>> is_identifier(pd.Series(["north", "south"] * 30))
-        False
-    """
-    present = values.dropna()
-    if len(present) < MIN_IDENTIFIER_ROWS or isinstance(values.dtype, pd.CategoricalDtype):
-        return False
-    is_text = pd.api.types.is_string_dtype(present.dtype) or present.dtype == object
-    if not is_text or pd.api.types.infer_dtype(present, skipna=False) != "string":
-        return False
-    n_distinct, n_rows = (present.nunique(), len(present)) if counts is None else (len(counts), sum(counts.values()))
-    is_long = float(present.str.len().mean()) > MIN_TEXT_CHARACTERS
-    return n_distinct > (MIN_TEXT_SHARE if is_long else MIN_IDENTIFIER_SHARE) * n_rows
-
-
 def holds_dates_as_text(values: pd.Series) -> bool:
     """Whether a column of strings holds many dates in ISO format, which should be datetimes.
 
@@ -290,6 +268,32 @@ def holds_dates_as_text(values: pd.Series) -> bool:
     if len(distinct) < MIN_DATES or pd.api.types.infer_dtype(distinct, skipna=False) != "string":
         return False
     return bool(distinct.str.fullmatch(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?").all())
+
+
+def describe_dates_as_text(values: pd.Series, is_left_out: bool) -> str:
+    """Warning about a column of dates in ISO format that are strings.
+
+    Arguments:
+        values: The column.
+        is_left_out: Whether the column is left out, since most of its values are unique; it is a category otherwise.
+
+    Example:
+        >>> describe_dates_as_text(pd.Series(["2024-03-01", "2024-03-02"], name="day"), is_left_out=False)
+        "column 'day' holds dates as text: it is a category, not a time. Convert it with pandas.to_datetime"
+    """
+    name = str(values.name)
+    treatment = "it is left out" if is_left_out else "it is a category, not a time"
+    has_offset = _times.find_offsets(values.dropna())
+    remedy = "Convert it with pandas.to_datetime"
+    if has_offset.any() and not has_offset.all():
+        remedy = (
+            "Some have an offset from UTC and others have none, as "
+            f"{values.dropna()[~has_offset].iloc[0]!r}: write all of them in the same way, or convert them with "
+            "pandas.to_datetime(..., format='ISO8601', utc=True) if those without one are in UTC"
+        )
+    if is_left_out:
+        remedy += f", or declare columns={{{name!r}: 'category'}} (--kind {name}=category)"
+    return f"column {name!r} holds dates as text: {treatment}. {remedy}"
 
 
 def list_levels(values: pd.Series, present: pd.Series, counts: Mapping[Any, int] | None = None) -> tuple[Level, ...]:
@@ -337,7 +341,10 @@ def warn_about_fill_values(name: str, x: FloatArray, atoms: FloatArray) -> None:
             suspects.append(float(outside[0]))
         far = np.unique(x[np.maximum(low - x, x - high) > MIN_NINES_RATIO * (high - low)])
         suspects += [float(value) for value in far if set(f"{abs(value):.15g}") == {"9"} and value not in suspects]
-        suspects += [float(atom) for atom in atoms if max(low - atom, atom - high) > high - low > 0]
+        is_positive = float(x.min()) >= 0
+        suspects += [
+            float(atom) for atom in atoms if max(low - atom, atom - high) > high - low > 0 or (atom < 0 and is_positive)
+        ]
     if suspects:
         values = ", ".join(f"{value:g}" for value in suspects[:MAX_FILL_SHOWN])
         warn_user(

@@ -10,6 +10,7 @@ import pandas as pd
 from elflow._checks import warn_user
 from elflow.tabular import _grids, _kinds
 from elflow.tabular._arrays import FloatArray, IntArray
+from elflow.tabular._ends import find_hard_ends
 from elflow.tabular._steps import gain_from_cells
 from elflow.tabular._warps import Warp, robust_scale
 
@@ -19,6 +20,9 @@ MAX_NUMBER = 1e300
 """Largest absolute value of a number: differences of larger ones, and their ratios to small ones, may overflow."""
 MIN_FINE_STEPS = 1_000
 """Number of steps of a grid per standard deviation from which values are treated as exact numbers."""
+SOFT_STEPS = 0.05
+"""Distance from a bound that was inferred from frequencies, in steps, within which a warp is linear. Values beyond it
+have a small density: the end may be one by chance."""
 MAX_MERGED_SHARE = 0.01
 """Fraction of distinct values that may coincide in single precision without a warning."""
 
@@ -77,16 +81,37 @@ def plan_numbers(
             return found | {"atoms": np.zeros(0)}
         _kinds.warn_about_fill_values(name, rest, atoms)
         found["dithered"] = robust_scale(rest) < MIN_FINE_STEPS * step
+        margin = 0.0
+        if found["bounds"] is None and infer_bounds:
+            bounds, margin = _infer_ends(multiples.astype(np.int64), step, bounds)
         if found["dithered"]:
             atom_integers = np.round(atoms / step).astype(np.int64)
             rest = np.multiply(_grids.skip_atoms(multiples.astype(np.int64), atom_integers), step, dtype=np.float64)
             candidates = _kinds.candidate_bounds(rest, bounds, infer_bounds, step, atom_integers)
         else:
             candidates = _kinds.candidate_bounds(rest, bounds, infer_bounds)
-        found["map"] = Warp.fit(rest, candidates)
+        found["map"] = Warp.fit(rest, candidates, margin)
     if not found.get("dithered"):
         _warn_about_merged_values(name, np.unique(rest), found["map"])
     return found
+
+
+def _infer_ends(
+    multiples: IntArray, step: float, at_atoms: tuple[float, float] | None
+) -> tuple[tuple[float, float] | None, float]:
+    """Bounds at hard ends of numbers on a grid, None without any, and the distance within which they are soft.
+
+    Arguments:
+        multiples: The numbers that are not atoms, as multiples of the step.
+        step: Spacing of the grid.
+        at_atoms: Bounds at atoms.
+    """
+    low, high = find_hard_ends(multiples)
+    if np.isinf(high) and (np.isinf(low) or low == 0):  # a bound of 0 is a candidate anyway
+        return at_atoms, 0.0
+    first, last = (-np.inf, np.inf) if at_atoms is None else at_atoms
+    bounds = first if np.isfinite(first) else low * step, last if np.isfinite(last) else high * step
+    return bounds, SOFT_STEPS * step
 
 
 def _needs_cells(multiples: IntArray) -> bool:

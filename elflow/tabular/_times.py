@@ -7,7 +7,7 @@ import pandas as pd
 
 from elflow.tabular._arrays import IntArray
 
-__all__ = ["datetimes_to_integers", "describe_range", "localize", "parse_iso_datetimes"]
+__all__ = ["datetimes_to_integers", "describe_range", "find_offsets", "localize", "parse_iso_datetimes"]
 
 
 def datetimes_to_integers(
@@ -53,8 +53,7 @@ def parse_iso_datetimes(name: str, present: pd.Series, zone: str | None) -> pd.S
         >>> parse_iso_datetimes("day", pd.Series(["2024-03-01", "2024-03-01 06:30"]), None).dt.hour.tolist()
         [0, 6]
     """
-    # An offset from UTC follows the date, whose own hyphens do not count.
-    has_offset = present.str.strip().str.slice(10).str.contains("[-+Zz]").astype(bool)
+    has_offset = find_offsets(present)
     parsed = pd.to_datetime(present, format="ISO8601", errors="coerce", utc=bool(has_offset.any()))
     if (is_wrong := parsed.isna()).any():
         raise ValueError(
@@ -69,6 +68,17 @@ def parse_iso_datetimes(name: str, present: pd.Series, zone: str | None) -> pd.S
     if zone is not None and parsed.dt.tz is None:
         parsed = localize(parsed, zone)
     return parsed
+
+
+def find_offsets(present: pd.Series) -> pd.Series:
+    """Whether each string in ISO format has an offset from UTC, `(N,)`.
+
+    Example:
+        >>> find_offsets(pd.Series(["2024-03-01", "2024-03-01 06:30Z", "2024-03-01T06:30+01:00"])).tolist()
+        [False, True, True]
+    """
+    # An offset follows the date, whose own hyphens do not count.
+    return present.str.strip().str.slice(10).str.contains("[-+Zz]").astype(bool)
 
 
 def localize(naive: pd.Series, zone: object) -> pd.Series:

@@ -27,6 +27,8 @@ MARGIN_RATIO = 100.0
 """Ratio of the distance of the closest value from a bound to that at which a warp of heavy tails becomes linear."""
 MIN_MARGIN, MIN_LOGIT_MARGIN = 1e-250, 1e-13
 """Smallest distance from a bound, relative to the unit, at which a warp becomes linear; floats near 1 are coarser."""
+TAIL_SHARE, MIN_TAIL_ROWS = 0.1, 10
+"""Share of the values in the tail that is compared with an exponential one, and minimum number of values in it."""
 CLUSTER_RATIO = 100.0
 """Ratio of a gap to the wider of the clusters on its two sides from which the gap is shortened."""
 MIN_CLUSTER_ROWS = 10
@@ -84,12 +86,13 @@ class Warp:
     """Largest z of the fitted values."""
 
     @classmethod
-    def fit(cls, x: FloatArray, bounds: list[tuple[float, float]]) -> Warp:
+    def fit(cls, x: FloatArray, bounds: list[tuple[float, float]], margin: float = 0.0) -> Warp:
         """Select the map under which x has the highest Gaussian likelihood.
 
         Arguments:
             x: Values, `(N,)`.
             bounds: Candidates for the bounds `(low, high)`.
+            margin: Minimum distance from a bound within which b is linear.
         """
         sample = x if len(x) <= MAX_WARP_ROWS else x[np.linspace(0, len(x) - 1, MAX_WARP_ROWS).astype(int)]
         knots = find_cluster_knots(sample)
@@ -97,9 +100,10 @@ class Warp:
             (base, low, high) for low, high in bounds for base in _bases_for(low, high) if base != "clusters" or knots
         ]
         candidates = [
-            cls._standardize(sample, base, low, high, heavy, knots)
+            cls._standardize(sample, base, low, high, heavy, knots, margin)
             for base, low, high in bases
             for heavy in (False, True)
+            if not heavy or _may_be_heavy(sample, low, high, margin)
         ]
         best = max(candidates, key=lambda warp: warp._gaussian_log_likelihood(sample))
         z = best(x)[0]
@@ -107,7 +111,14 @@ class Warp:
 
     @classmethod
     def _standardize(
-        cls, x: FloatArray, base: str, low: float, high: float, heavy: bool, knots: tuple[tuple[float, float], ...]
+        cls,
+        x: FloatArray,
+        base: str,
+        low: float,
+        high: float,
+        heavy: bool,
+        knots: tuple[tuple[float, float], ...],
+        min_margin: float,
     ) -> Warp:
         """Warp that maps the median to 0 and the quartiles to those of a standard normal distribution."""
         distance = np.minimum(x - low, high - x)
@@ -129,7 +140,7 @@ class Warp:
         else:
             lowest = float(np.abs(y - median).max(initial=0.0, where=distance > 0))
             start = float(np.exp(-max(BOUND_REACH * scale, lowest) - abs(median)))
-        margin = float(np.clip(start, MIN_MARGIN, 1e-3))
+        margin = max(float(np.clip(start, MIN_MARGIN, 1e-3)), min_margin / unit)
         if base == "logit":
             margin = max(margin, MIN_LOGIT_MARGIN)
         warp = replace(warp, loc=median, scale=scale, heavy=heavy, margin=margin, knee=MAX_KNEE)
@@ -269,6 +280,31 @@ def robust_scale(y: FloatArray) -> float:
         if high - low > 4 * np.spacing(max(abs(low), abs(high))):
             return min(high - low, MAX_FLOAT) / NORMAL_IQR
     return 1.0
+
+
+def _may_be_heavy(x: FloatArray, low: float, high: float, margin: float) -> bool:
+    """Whether tails may be shortened by asinh, with these bounds."""
+    n_bounds = int(np.isfinite(low)) + int(np.isfinite(high))
+    if n_bounds and margin > 0:  # a long linear part has too much mass beyond the bound then
+        return False
+    return n_bounds != 1 or _has_heavy_logarithms(x, low, high)
+
+
+def _has_heavy_logarithms(x: FloatArray, low: float, high: float) -> bool:
+    """Whether the upper tail of log-distances from the only bound is heavier than an exponential one.
+
+    Otherwise the logarithm alone is enough: no power law in x is heavier. With asinh on top of it, values far out are
+    exponentials of exponentials. A mixture of several lognormal groups often has a higher Gaussian likelihood with it,
+    since it is skewed, but samples beyond the largest group would be too large by orders of magnitude.
+    """
+    distance = x - low if np.isfinite(low) else high - x
+    y = np.log(distance[distance > 0])
+    if len(y) < MIN_TAIL_ROWS / TAIL_SHARE:
+        return False
+    threshold = np.quantile(y, 1 - TAIL_SHARE)
+    excess = y[y > threshold] - threshold
+    # The coefficient of variation of an exponential distribution is 1, with this standard error.
+    return len(excess) > 0 and float(excess.std() / excess.mean()) > 1 + 2 / np.sqrt(len(excess))
 
 
 def _log_with_tangent(d: FloatArray, margin: float) -> tuple[FloatArray, FloatArray]:

@@ -255,18 +255,14 @@ class Column(ColumnFields):
     def _decode_numbers(self, z: FloatArray) -> FloatArray:
         """Numbers within the bounds, and on the grid if there is one."""
         assert isinstance(self.map, Warp)
-        x = np.clip(self.map.inverse(z), self.map.low, self.map.high)
-        if self.kind == "integer":
-            # Integers often have ends that no value exceeds, such as percentages or years; the density falls off beyond
-            # them, and not at once.
-            x = np.clip(x, *self.map.inverse(np.array([self.map.first, self.map.last])))
+        x = np.clip(self.map.inverse(z), *self.sampled_bounds)
         if self.step is None or np.abs(x).max(initial=0) >= 2.0**52 * self.step:
             return x
         multiples = np.round(x / self.step).astype(np.int64)
         if self.dithered:
             # A point on the bound is half a step beyond the last value, and may be rounded to the wrong side.
-            ends = np.ceil(self.map.low / self.step), np.floor(self.map.high / self.step)
-            multiples = np.clip(multiples, *ends).astype(np.int64)
+            low, high = self.sampled_bounds
+            multiples = np.clip(multiples, np.ceil(low / self.step), np.floor(high / self.step)).astype(np.int64)
             multiples = _grids.unskip_atoms(multiples, self._atom_integers)
         return _grids.multiply_step(multiples, self.step)
 

@@ -13,7 +13,8 @@ import pandas as pd
 from elflow._checks import check_choice, warn_user
 from elflow.flows.dequantization import Cells
 from elflow.tabular._arrays import FloatArray, IntArray
-from elflow.tabular._kinds import Declaration, check_objects, holds_dates_as_text, is_identifier
+from elflow.tabular._identifiers import is_identifier
+from elflow.tabular._kinds import Declaration, check_objects, describe_dates_as_text, holds_dates_as_text
 from elflow.tabular._survey import Survey
 from elflow.tabular._text import shorten
 from elflow.tabular._values import Values, as_values, find_missing
@@ -86,19 +87,14 @@ class Schema:
         declared = {str(name): declaration for name, declaration in (declared or {}).items()}
         if unknown := [name for name in declared if name not in frame.columns]:
             raise ValueError(f"columns must refer to columns of the table ({list(frame.columns)}), got {unknown}")
-        if dates := [name for name in frame.columns if name not in declared and holds_dates_as_text(frame[name])]:
-            warn_user(
-                f"columns {dates} hold dates as text, which are not modelled as times: convert them to datetimes, with "
-                "pandas.to_datetime for instance"
-            )
-        ignored = [
-            name
-            for name in frame.columns
-            if name not in declared and is_identifier(frame[name], survey.counts.get(name))
-        ]
-        if ignored:
-            _warn_about_identifiers(frame[ignored])
-            frame = frame.drop(columns=ignored)
+        free = [name for name in frame.columns if name not in declared]
+        ignored = [name for name in free if is_identifier(frame[name], survey.counts.get(name))]
+        dates = [name for name in free if holds_dates_as_text(frame[name])]
+        for name in dates:
+            warn_user(describe_dates_as_text(frame[name], is_left_out=name in ignored))
+        if texts := [name for name in ignored if name not in dates]:
+            _warn_about_identifiers(frame[texts])
+        frame = frame.drop(columns=ignored)
         if frame.shape[1] == 0:
             raise ValueError(f"the table must have a column that does not identify rows, got only {ignored}")
         if missing == "error":

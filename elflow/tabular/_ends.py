@@ -1,0 +1,47 @@
+"""Hard ends of a range: values on a grid beyond which there are none, although they are frequent up to it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from elflow.tabular._arrays import IntArray
+
+__all__ = ["find_hard_ends"]
+
+MIN_WINDOW_ROWS = 40
+"""Number of rows next to an end from which the frequencies beyond it are extrapolated."""
+MIN_EXPECTED_ROWS = 8.0
+"""Expected number of rows beyond an end from which none is evidence of a hard end: its probability is exp(-8)."""
+
+
+def find_hard_ends(multiples: IntArray) -> tuple[float, float]:
+    """Smallest and largest of integers, `(N,)`, each of which is infinite unless it is a hard end.
+
+    Percentages end at 100, and years at the present one, without becoming rare before. The rows of two windows of equal
+    width next to the end are counted. If frequencies went on as they change from one window to the other, a third
+    window beyond the end would have rows as well. If these are too many to be absent by chance, the end is hard.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> find_hard_ends(rng.integers(0, 101, size=1000))
+        (0.0, 100.0)
+        >>> find_hard_ends(rng.poisson(100, size=1000))
+        (-inf, inf)
+        >>> find_hard_ends(rng.geometric(0.05, size=1000))
+        (1.0, inf)
+    """
+    low = float(multiples.min()) if _is_hard_end(multiples - multiples.min()) else -np.inf
+    high = float(multiples.max()) if _is_hard_end(multiples.max() - multiples) else np.inf
+    return low, high
+
+
+def _is_hard_end(distances: IntArray) -> bool:
+    """Whether rows at these distances from an end, `(N,)`, do not become rare towards it."""
+    ordered = np.sort(distances)
+    if len(ordered) < MIN_WINDOW_ROWS:
+        return False
+    width = int(ordered[MIN_WINDOW_ROWS - 1]) // 2 + 1
+    near, far = np.searchsorted(ordered, [width, 2 * width])
+    far = far - near
+    # Windows that reach beyond the middle of the range do not show what happens at its end.
+    return bool(4 * width <= ordered[-1] + 1 and far > 0 and near * near / far >= MIN_EXPECTED_ROWS)
