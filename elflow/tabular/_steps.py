@@ -11,7 +11,7 @@ import numpy as np
 
 from elflow.tabular._arrays import FloatArray, IntArray
 
-__all__ = ["Steps", "gain_from_cells"]
+__all__ = ["MAX_SINGLE_CELLS", "Steps", "gain_from_cells"]
 
 MAX_SINGLE_CELLS = 512
 """Maximum number of distinct integers that each have a separate probability; more of them are binned."""
