@@ -341,6 +341,24 @@ def test_repeated_numbers_off_any_grid_are_levels():
     assert mixed.levels is None
 
 
+@pytest.mark.parametrize(("n_rows", "max_gap"), [(200, 1.8), (2000, 0.16)])
+def test_new_values_have_their_probability(n_rows, max_gap):
+    """Seconds in minutes, with three decimals: most points of the grid are empty, and others are by chance."""
+    rng = np.random.default_rng(0)
+    is_short = rng.random(12_000) < 0.35
+    seconds = np.where(is_short, rng.normal(120, 15, 12_000), rng.normal(260, 25, 12_000)).round()
+    minutes = (seconds / 60).round(3)
+    fitted, new = pd.Series(minutes[:n_rows], name="x"), pd.Series(minutes[n_rows:], name="x")
+    column = Column.fit(fitted)
+    assert column.is_discrete
+    probability = 1 - column.encode(pd.Series(fitted.unique(), name="x"))[1].sum()
+    n_once = (fitted.value_counts() == 1).sum()
+    assert 0.8 * n_once / n_rows < probability < 1.2 * n_once / n_rows  # the estimate of Good and Turing
+    truth = np.log(0.35 * norm.pdf(seconds, 120, 15) + 0.65 * norm.pdf(seconds, 260, 25)).mean() - np.log(0.001)
+    # With half a count for all new values together, the gaps were 2.5 and 0.17 nats.
+    assert 0 < truth - log_density(column, new).mean() < max_gap
+
+
 @pytest.mark.parametrize("draw", ["capped", "left-skewed", "shares", "few"])
 def test_samples_of_positive_numbers_are_positive(draw):
     """Also where the upper end is an atom, and where a map without bounds suits the values best."""
