@@ -63,6 +63,10 @@ GENERATORS = {
     "cents": lambda r: np.round(r.lognormal(3, 1, N), 2),
     "prices with cents": lambda r: np.round(r.uniform(6e4, 9e5, N), 2),
     "rain in tenths": lambda r: with_atoms(r, np.round(r.gamma(0.7, 5, N), 1), _60=0.0),
+    "tenths of single precision": lambda r: np.round(r.normal(20, 2, N), 1).astype("float32").astype(float),
+    "Celsius of whole Fahrenheit": lambda r: (r.normal(68, 12, N).round() - 32) / 1.8,
+    "logarithms of counts": lambda r: np.log(1 + r.poisson(30, N)),
+    "prices up to a cap": lambda r: np.minimum(np.round(r.gamma(6, 4, N), 1), 50),
     "tenths with an atom inside": lambda r: with_atoms(r, np.round(r.normal(20, 2, N), 1), _20=21.0),
     "prices that end in 99": lambda r: r.integers(1, 40, N) + 0.99,
     "integers": lambda r: r.normal(170, 12, N).round().astype(int),
@@ -123,7 +127,7 @@ def grid_points(column):
             integers = np.union1d(integers, np.round(np.array(column.atoms) / column.step))
     if column.kind == "integer":
         return pd.Series(integers.astype(np.int64), name="x")
-    return pd.Series(integers / round(1 / column.step), name="x")
+    return pd.Series(integers * column.step, name="x")
 
 
 def total_mass(column):
@@ -234,12 +238,20 @@ def test_treatment_follows_from_the_data():
         "censored": (1.5,),
         "rain in tenths": (0,),
         "tenths with an atom inside": (21,),
+        "prices up to a cap": (50,),
         "counts with zeros": (0,),
     }
     dithered = {name for name, column in columns.items() if column.dithered}
     assert {"tenths", "integers", "rain in tenths", "counts with zeros", "tenths with an atom inside"} <= dithered
     discrete = {name for name, column in columns.items() if column.is_discrete}
-    assert discrete == {"prices that end in 99", "counts", "heaped ages", "a counter", "levels"}
+    assert discrete == {
+        "prices that end in 99",
+        "counts",
+        "heaped ages",
+        "a counter",
+        "levels",
+        "logarithms of counts",
+    }
 
 
 def test_inferred_bounds_are_soft():
@@ -264,7 +276,8 @@ def test_inferred_bounds_are_soft():
     [
         (np.round(5.4e6 + np.arange(200) * 0.037, 3), 0.001),
         (1 + np.arange(200) * 1e-7, 1e-7),
-        (np.arange(200) / 3, None),
+        (np.arange(200) / 3, 1 / 3),
+        (np.log(np.arange(1, 201)), None),
         (np.round(np.linspace(6e4, 9e5, 200), 2), 0.01),
     ],
 )
@@ -275,6 +288,93 @@ def test_grids_never_merge_values(x, step):
     low, width, _ = column.encode(values)
     middle = low + np.abs(width) / 2
     assert len(np.unique(middle)) == 200
+
+
+@pytest.mark.parametrize("digits", [15, 17])
+def test_decimals_of_single_precision_are_on_a_grid(digits):
+    """As Stata, SPSS and R export them: 7.6 is 7.59999990463257. Samples have the values of the data."""
+    rng = np.random.default_rng(0)
+    single = rng.gamma(5, 2, 1000).round(1).astype("float32").astype(float)
+    values = pd.Series([float(f"{value:.{digits}g}") for value in single], name="x")
+    column = Column.fit(values)
+    assert (column.step, column.dithered, column.atoms, column.single_digits) == (0.1, True, (), digits)
+    sampled = column.decode(rng.normal(size=1000))
+    assert sampled.isin(values).mean() > 0.9
+    assert (values == values.max()).sum() == (column.encode(values)[0] == column.encode(values)[0].max()).sum()
+    exact = Column.fit(pd.Series(rng.gamma(5, 2, 1000).astype("float32").astype(float), name="x"))
+    assert exact.step is exact.single_digits is None
+
+
+@pytest.mark.parametrize(
+    ("spacing", "texts"), [(1 / 1.8, "{:.17g}"), (1 / 3, "{:.15g}"), (1000 / 12, "{:.17g}"), (0.1, "{:.17g}")]
+)
+def test_multiples_of_a_number_are_on_a_grid(spacing, texts):
+    """Their treatment is that of the integers, and values come back up to the digits of their text."""
+    multiples = np.random.default_rng(0).normal(70, 12, 400).round().astype(int)
+    values = pd.Series([float(texts.format(k * spacing)) for k in multiples], name="x")
+    column, of_integers = Column.fit(values), Column.fit(pd.Series(multiples, name="x"))
+    assert np.isclose(column.step, spacing, rtol=1e-13)
+    assert column.dithered
+    assert of_integers.dithered
+    assert np.array_equal(column.to_integers(values), multiples)
+    assert np.allclose(column.decode(column.encode_midpoints(values)), values, rtol=1e-14)
+
+
+def test_repeated_numbers_off_any_grid_are_levels():
+    """Samples have their values; a number never seen is close to a level; other texts of a level are the same."""
+    rng = np.random.default_rng(0)
+    groups = rng.normal(size=60)
+    values = pd.Series(groups[rng.integers(60, size=900)], name="x")
+    column = Column.fit(values)
+    assert column.levels == tuple(np.sort(groups))
+    assert column.decode(rng.normal(size=500)).isin(groups).all()
+    exact, rounded = (column.encode(values * factor) for factor in (1.0, 1 + 5e-16))
+    assert all(np.array_equal(a, b) for a, b in zip(exact, rounded, strict=True))
+    low, _width, offset = column.encode(pd.Series([groups[3], groups[3] + 1e-9, -1e9], name="x"))
+    assert low[0] == low[1]
+    assert low[2] == exact[0].min()
+    assert offset[0] == 0
+    assert offset[1] == offset[2] < -5
+    # Half of the values are unique: a density with atoms.
+    mixed = Column.fit(pd.Series([*values[:400], *rng.normal(size=400)], name="x"))
+    assert mixed.kind == "continuous"
+    assert mixed.levels is None
+
+
+@pytest.mark.parametrize(("n_rows", "max_gap"), [(200, 1.8), (2000, 0.16)])
+def test_new_values_have_their_probability(n_rows, max_gap):
+    """Seconds in minutes, with three decimals: most points of the grid are empty, and others are by chance."""
+    rng = np.random.default_rng(0)
+    is_short = rng.random(12_000) < 0.35
+    seconds = np.where(is_short, rng.normal(120, 15, 12_000), rng.normal(260, 25, 12_000)).round()
+    minutes = (seconds / 60).round(3)
+    fitted, new = pd.Series(minutes[:n_rows], name="x"), pd.Series(minutes[n_rows:], name="x")
+    column = Column.fit(fitted)
+    assert column.is_discrete
+    probability = 1 - column.encode(pd.Series(fitted.unique(), name="x"))[1].sum()
+    n_once = (fitted.value_counts() == 1).sum()
+    assert 0.8 * n_once / n_rows < probability < 1.2 * n_once / n_rows  # the estimate of Good and Turing
+    truth = np.log(0.35 * norm.pdf(seconds, 120, 15) + 0.65 * norm.pdf(seconds, 260, 25)).mean() - np.log(0.001)
+    # With half a count for all new values together, the gaps were 2.5 and 0.17 nats.
+    assert 0 < truth - log_density(column, new).mean() < max_gap
+
+
+@pytest.mark.parametrize("draw", ["capped", "left-skewed", "shares", "few"])
+def test_samples_of_positive_numbers_are_positive(draw):
+    """Also where the upper end is an atom, and where a map without bounds suits the values best."""
+    rng = np.random.default_rng(0)
+    values = {
+        "capped": lambda: np.minimum(rng.normal(23, 8, 400).clip(5), 50.0),
+        "left-skewed": lambda: 334 * rng.beta(1.6, 1.1, 120) + 7,
+        "shares": lambda: rng.normal(0.6, 0.15, 300).clip(0.1, 0.98),
+        "few": lambda: rng.gamma(9, 1, 30),
+    }[draw]()
+    column = Column.fit(pd.Series(values, name="x"))
+    z = np.sort(2 * rng.normal(size=20_000))
+    sampled = column.decode(z).to_numpy()
+    assert sampled.min() > 0
+    assert (np.diff(sampled) >= 0).all()
+    assert draw != "shares" or sampled.max() <= 1
 
 
 def test_digits_of_samples():
@@ -447,6 +547,15 @@ def test_clipped_ends_of_whole_numbers(draw, has_atom):
         atoms = find_atoms(x, step=1.0)
         assert len(atoms) == has_atom
         assert not has_atom or atoms[0] in (x.min(), x.max())
+
+
+@pytest.mark.parametrize(("n_zeros", "is_atom"), [(21, True), (9, False)])
+def test_atoms_inside_a_grid_of_few_rows(n_zeros, is_atom):
+    """A share of 13 % is an atom however few rows there are; round numbers that are a little more frequent are not."""
+    changes = np.random.default_rng(0).normal(9, 13, 140).round().astype(int)
+    column = Column.fit(pd.Series([*changes[changes != 0], *[0] * n_zeros], name="kg"))
+    assert column.atoms == ((0,) if is_atom else ())
+    assert column.dithered
 
 
 @pytest.mark.parametrize("fill", [-999, 99999])

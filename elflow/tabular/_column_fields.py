@@ -30,6 +30,8 @@ class ColumnFields:
     """Map of a continuous column to z, or of integers that represent the values to cells."""
     step: float | None = None
     """Spacing of the grid on which numbers or datetimes lie, if there is one."""
+    single_digits: int | None = None
+    """Significant digits of doubles that are numbers of single precision, such as 15 for 0.300000011920929."""
     levels: tuple[Level, ...] | None = None
     """Categories, if the column has any."""
     missing: float = 0.0

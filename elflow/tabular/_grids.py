@@ -7,7 +7,19 @@ from scipy.stats import nbinom, poisson
 
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["find_atoms", "find_decimal_step", "is_on_grid", "is_smooth", "multiply_step", "skip_atoms", "unskip_atoms"]
+__all__ = [
+    "are_single",
+    "find_atoms",
+    "find_decimal_step",
+    "find_lattice_step",
+    "find_single_digits",
+    "is_on_grid",
+    "is_smooth",
+    "multiply_step",
+    "round_to_single",
+    "skip_atoms",
+    "unskip_atoms",
+]
 
 MAX_DIGITS = 12
 """Maximum number of decimals of a grid."""
@@ -15,6 +27,14 @@ MAX_ULPS = 4
 """Maximum distance of a value from its grid point, in units of the last place."""
 MIN_STEP_ULPS = 64
 """Minimum spacing of a grid, in units of the last place of the largest value."""
+SINGLE_DIGITS = (17, 15)
+"""Significant digits with which programs write doubles: all of them, or 15 as R and spreadsheets do."""
+MAX_LATTICE_DIVISOR = 4
+"""Maximum ratio of the smallest difference of values on a lattice to its spacing."""
+MAX_LATTICE_POINTS = 20
+"""Maximum number of points of a lattice for each distinct value."""
+MAX_TEXT_ERROR = 1e-14
+"""Maximum relative error of numbers that were written with 15 digits."""
 N_NEIGHBOURS, N_NEAREST = 8, 3
 """Number of distinct values on either side with which the frequency of a value is compared, and of the nearest ones."""
 MIN_ATOM_SHARE, MIN_ATOM_RATIO, MAX_ATOMS = 0.002, 2.0, 8
@@ -22,7 +42,8 @@ MIN_ATOM_SHARE, MIN_ATOM_RATIO, MAX_ATOMS = 0.002, 2.0, 8
 MIN_GRID_ATOM_RATIO, MIN_GRID_ATOM_ROWS = 5.0, 30
 """Minimum ratio to the frequencies of its neighbours, and minimum number of rows, of an atom on a grid.
 
-A smooth density is finite there as well, and fewer rows do not tell how other columns depend on the atom."""
+A smooth density is finite there as well, and fewer rows do not tell how other columns depend on the atom. They do not
+need to if a smooth density would lose more than `MAX_LOST_NATS`."""
 MIN_END_ATOM_RATIO = 3.0
 """Minimum ratio to the frequencies of its neighbours of an atom at an end of a grid."""
 SIGNIFICANCE = 0.01
@@ -62,6 +83,32 @@ def find_decimal_step(distinct: FloatArray, dtype: str = "float64") -> float | N
     return None
 
 
+def find_lattice_step(distinct: FloatArray) -> float | None:
+    """Spacing of the multiples of one number, such as thirds or whole degrees Fahrenheit in Celsius; None without one.
+
+    Arguments:
+        distinct: Distinct values in increasing order, `(N,)`.
+
+    Example:
+        >>> round(find_lattice_step((np.arange(40, 90) - 32) / 1.8), 6)
+        0.555556
+        >>> find_lattice_step(np.log(np.arange(1, 50)))
+    """
+    if len(distinct) < MIN_LEVELS:
+        return None
+    largest, errors = float(np.abs(distinct).max()), 2 * MAX_TEXT_ERROR * np.abs(distinct)  # of values and spacing
+    gap = float(np.diff(distinct).min())
+    for divisor in range(1, MAX_LATTICE_DIVISOR + 1):
+        step = gap / divisor
+        n_points = (distinct[-1] - distinct[0]) / step
+        if step < MIN_STEP_ULPS * errors.max() or n_points > MAX_LATTICE_POINTS * len(distinct):
+            return None
+        step = largest / max(1.0, np.round(largest / step))  # the largest value has the most digits of the spacing
+        if (np.abs(np.round(distinct / step) * step - distinct) <= errors).all():
+            return float(step)
+    return None
+
+
 def is_on_grid(x: FloatArray, digits: int, dtype: str = "float64") -> BoolArray:
     """Whether values have at most this number of decimals, up to rounding, `(N,)`.
 
@@ -80,9 +127,50 @@ def _find_spacing(x: FloatArray, dtype: str) -> FloatArray:
         return np.spacing(np.abs(x).astype(name if name in ("float16", "float32") else "float64"))
 
 
+def are_single(x: FloatArray) -> BoolArray:
+    """Whether doubles are numbers of single precision, up to the rounding of 15 digits, `(N,)`.
+
+    Programs that store numbers in single precision turn the decimal 0.3 into the double 0.30000001192092896. A double
+    is that close to a number of single precision by chance with a probability of about 1e-7.
+
+    Example:
+        >>> are_single(np.array([0.30000001192092896, 0.300000011920929, 0.5, 0.3]))
+        array([ True,  True,  True, False])
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.abs(x.astype(np.float32).astype(np.float64) - x) <= MAX_TEXT_ERROR * np.abs(x)
+
+
+def find_single_digits(distinct: FloatArray) -> int | None:
+    """Number of digits with which numbers of single precision were written; None if some have another precision.
+
+    Example:
+        >>> find_single_digits(np.array([0.300000011920929, 0.5]))
+        15
+        >>> find_single_digits(np.array([0.3, 0.5]))
+    """
+    if not are_single(distinct).all():
+        return None
+    return next((digits for digits in SINGLE_DIGITS if (round_to_single(distinct, digits) == distinct).all()), 17)
+
+
+def round_to_single(x: FloatArray, digits: int) -> FloatArray:
+    """Round numbers to single precision, and write them as doubles with so many significant digits, `(N,)`.
+
+    Example:
+        >>> round_to_single(np.array([0.3]), digits=15).tolist()
+        [0.300000011920929]
+    """
+    largest = float(np.finfo(np.float32).max)
+    single, index = np.unique(np.clip(x, -largest, largest).astype(np.float32), return_inverse=True)
+    return np.array([float(f"{value:.{digits}g}") for value in single.tolist()])[index.reshape(np.shape(x))]
+
+
 def multiply_step(multiples: IntArray, step: float) -> FloatArray:
-    """Multiples of a power of ten as decimals read them: 0.3 for 3 and 0.1, not 0.30000000000000004."""
-    return np.asarray(multiples / round(1 / step) if step < 1 else multiples * step, np.float64)
+    """Multiples of a spacing as decimals read them: 0.3 for 3 and 0.1, not 0.30000000000000004."""
+    divisor = float(f"{1 / step:.6g}")  # exact if the spacing is a fraction such as 1/10, 1/3 or 1/1.8
+    is_fraction = step % 1 != 0 and abs(divisor * step - 1) < MAX_TEXT_ERROR
+    return np.asarray(multiples / divisor if is_fraction else multiples * step, np.float64)
 
 
 def find_atoms(x: FloatArray, step: float = 0.0) -> FloatArray:
@@ -140,7 +228,15 @@ def _is_grid_atom(counts: IntArray, index: int) -> bool:
     """Whether one of the distinct values on a grid is an atom, if it would be one without the grid."""
     if index in (0, len(counts) - 1):
         return _is_atom(counts, index, MIN_END_ATOM_RATIO)
-    return bool(counts[index] >= MIN_GRID_ATOM_ROWS) and _is_atom(counts, index, MIN_GRID_ATOM_RATIO)
+    is_large = counts[index] >= MIN_GRID_ATOM_ROWS or _count_lost_nats(counts, index) > MAX_LOST_NATS
+    return bool(is_large) and _is_atom(counts, index, MIN_GRID_ATOM_RATIO)
+
+
+def _count_lost_nats(counts: IntArray, index: int) -> float:
+    """Nats per row that are lost if a value is as frequent as its nearest neighbours: a relative entropy."""
+    nearest = np.delete(counts[max(0, index - N_NEAREST) : index + N_NEAREST + 1], min(index, N_NEAREST))
+    share, smooth = (float(count / counts.sum()) for count in (counts[index], np.median(nearest)))
+    return share * np.log(share / smooth) + (1 - share) * np.log((1 - share) / (1 - smooth))
 
 
 def _is_isolated_end(values: FloatArray, index: int) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from elflow.tabular._arrays import FloatArray, IntArray
 
-__all__ = ["Steps", "gain_from_cells"]
+__all__ = ["MAX_SINGLE_CELLS", "Steps", "gain_from_cells"]
 
 MAX_SINGLE_CELLS = 512
 """Maximum number of distinct integers that each have a separate probability; more of them are binned."""
@@ -53,8 +53,8 @@ class Steps:
         """Estimate the cumulative distribution of integers, `(N,)`.
 
         Integers have separate probabilities, or share those of bins where they have an order and each is rare:
-        whichever predicts other values better. Smoothing: half a count is spread over the fitted range, and one count
-        over all integers outside it.
+        whichever predicts other values better. Smoothing: gaps have the probability of new values, half a count is
+        spread over the fitted range, and one count over all integers outside it.
 
         Arguments:
             values: The integers.
@@ -88,7 +88,7 @@ class Steps:
     @classmethod
     def _from_counts(cls, edges: IntArray, counts: IntArray | FloatArray) -> Steps:
         lengths = np.diff(edges).astype(np.float64)
-        mass = counts + 0.5 * lengths / lengths.sum()
+        mass = _fill_gaps(counts, lengths) + 0.5 * lengths / lengths.sum()
         total = mass.sum() + 1.0
         return cls(edges, (0.5 + np.concatenate([[0.0], np.cumsum(mass)])) / total)
 
@@ -134,6 +134,31 @@ class Steps:
     def from_dict(cls, state: dict[str, Any]) -> Steps:
         """Build steps from the output of `to_dict`."""
         return cls(np.array(state["edges"], np.int64), np.array(state["cumulative"], np.float64))
+
+
+def _fill_gaps(counts: IntArray | FloatArray, lengths: FloatArray) -> FloatArray:
+    """Move counts of single integers to the gaps next to them, so that gaps have the probability of new integers.
+
+    If n1 of n values are unique, the next value is a new one with a probability of about n1 / n (Good and Turing).
+    Each integer loses the same part of a count, at most n1 / (n1 + 2 n2), where n2 integers occur twice (absolute
+    discounting, Ney and Essen).
+
+    Arguments:
+        counts: Numbers of rows of cells, `(K,)`.
+        lengths: Numbers of integers in the cells, `(K,)`.
+
+    Example:
+        >>> _fill_gaps(np.array([1, 0, 1, 0, 2]), np.array([1.0, 5.0, 1.0, 3.0, 1.0]))
+        array([0.5 , 0.75, 0.5 , 0.75, 1.5 ])
+    """
+    is_single = (lengths == 1) & (counts > 0)
+    n_once, n_twice = (int((counts[is_single] == n).sum()) for n in (1, 2))
+    discount = n_once / max(1, int(is_single.sum()), n_once + 2 * n_twice)
+    is_gap = counts == 0
+    has_left, has_right = is_single & np.append(False, is_gap[:-1]), is_single & np.append(is_gap[1:], False)
+    to_left = discount * has_left / np.maximum(1, has_left.astype(int) + has_right)
+    to_right = discount * has_right / np.maximum(1, has_left.astype(int) + has_right)
+    return counts - to_left - to_right + np.append(to_left[1:], 0.0) + np.append(0.0, to_right[:-1])
 
 
 Partition = Callable[[IntArray, IntArray], IntArray]

@@ -196,7 +196,7 @@ class _Numbers:
         self._low, self._high = np.inf, -np.inf
         self._divisor = _Divisor()
         self._is_whole = True
-        self._digits: int | None = 0
+        self._grid, self._single_grid = _Grid(), _Grid()
 
     def add(self, x: FloatArray | IntArray, dtype: str) -> list[int]:
         """Add values, none of them missing, and return the positions of the witnesses."""
@@ -222,12 +222,31 @@ class _Numbers:
         if self._is_whole and (is_broken := x != np.floor(x)).any():
             found.append(int(is_broken.argmax()))
             self._is_whole = False
-        while self._digits is not None and not (is_on := _grids.is_on_grid(x, self._digits, dtype)).all():
+        found += self._grid.add(x, dtype)
+        if self._single_grid.digits is not None:  # doubles may be decimals of single precision
+            is_single = _grids.are_single(x)
+            if is_single.all():
+                return [*found, *self._single_grid.add(x, "float32")]
+            found.append(int(np.argmin(is_single)))
+            self._single_grid.digits = None
+        return found
+
+
+class _Grid:
+    """Witnesses of the number of decimals: values off the grid of all values before."""
+
+    def __init__(self) -> None:
+        self.digits: int | None = 0
+
+    def add(self, x: FloatArray, dtype: str) -> list[int]:
+        """Positions of values with more decimals than all before."""
+        found = []
+        while self.digits is not None and not (is_on := _grids.is_on_grid(x, self.digits, dtype)).all():
             position = int(np.argmin(is_on))
             found.append(position)
-            finer = range(self._digits + 1, _grids.MAX_DIGITS + 1)
+            finer = range(self.digits + 1, _grids.MAX_DIGITS + 1)
             value = x[position : position + 1]
-            self._digits = next((digits for digits in finer if _grids.is_on_grid(value, digits, dtype).all()), None)
+            self.digits = next((digits for digits in finer if _grids.is_on_grid(value, digits, dtype).all()), None)
         return found
 
 
