@@ -69,26 +69,31 @@ class Steps:
             counts = counts[distinct]
         partitions = _list_cells(distinct) if ordered else _list_cells(distinct)[:1]
         best = partitions[0] if len(partitions) == 1 else max(partitions, key=lambda p: _cross_validate(p, values))
-        return cls._fit_cells(best, distinct, counts)
+        return cls._fit_cells(best, distinct, counts, ordered)
 
     @classmethod
-    def _fit_cells(cls, partition: Partition, distinct: IntArray, counts: IntArray) -> Steps:
+    def _fit_cells(cls, partition: Partition, distinct: IntArray, counts: IntArray, has_gaps: bool = True) -> Steps:
         edges = partition(distinct, counts)
         bins = np.searchsorted(edges, distinct, side="right") - 1
-        return cls._from_counts(edges, np.bincount(bins, counts, len(edges) - 1))
+        return cls._from_counts(edges, np.bincount(bins, counts, len(edges) - 1), has_gaps)
 
     def count(self, values: IntArray) -> IntArray:
         """Numbers of integers between edges, `(K - 1,)`, none of which is outside the fitted range."""
         return np.bincount(np.searchsorted(self.edges, values, side="right") - 1, minlength=len(self.edges) - 1)
 
-    def with_counts(self, counts: IntArray) -> Steps:
-        """The same cells with the frequencies of other integers: see `count`."""
-        return self._from_counts(self.edges, counts)
+    def with_counts(self, counts: IntArray, has_gaps: bool = True) -> Steps:
+        """The same cells with the frequencies of other integers: see `count`.
+
+        Arguments:
+            counts: Numbers of integers between edges, `(K - 1,)`.
+            has_gaps: Whether integers without rows may occur; not those of categories, which are all listed.
+        """
+        return self._from_counts(self.edges, counts, has_gaps)
 
     @classmethod
-    def _from_counts(cls, edges: IntArray, counts: IntArray | FloatArray) -> Steps:
+    def _from_counts(cls, edges: IntArray, counts: IntArray | FloatArray, has_gaps: bool) -> Steps:
         lengths = np.diff(edges).astype(np.float64)
-        mass = _fill_gaps(counts, lengths) + 0.5 * lengths / lengths.sum()
+        mass = (_fill_gaps(counts, lengths) if has_gaps else counts) + 0.5 * lengths / lengths.sum()
         total = mass.sum() + 1.0
         return cls(edges, (0.5 + np.concatenate([[0.0], np.cumsum(mass)])) / total)
 
@@ -156,9 +161,12 @@ def _fill_gaps(counts: IntArray | FloatArray, lengths: FloatArray) -> FloatArray
     discount = n_once / max(1, int(is_single.sum()), n_once + 2 * n_twice)
     is_gap = counts == 0
     has_left, has_right = is_single & np.append(False, is_gap[:-1]), is_single & np.append(is_gap[1:], False)
-    to_left = discount * has_left / np.maximum(1, has_left.astype(int) + has_right)
-    to_right = discount * has_right / np.maximum(1, has_left.astype(int) + has_right)
-    return counts - to_left - to_right + np.append(to_left[1:], 0.0) + np.append(0.0, to_right[:-1])
+    part = discount / np.maximum(1, has_left.astype(int) + has_right)
+    moved = np.append((part * has_left)[1:], 0.0) + np.append(0.0, (part * has_right)[:-1])
+    # Neighbouring cells without rows are one gap: values of validation rows are as likely there as any other new ones.
+    gap = np.cumsum(np.append(True, is_gap[1:] != is_gap[:-1])) - 1
+    density = np.bincount(gap, moved * is_gap) / np.bincount(gap, lengths)
+    return counts - part * has_left - part * has_right + np.where(is_gap, density[gap] * lengths, 0.0)
 
 
 Partition = Callable[[IntArray, IntArray], IntArray]

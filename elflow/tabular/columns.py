@@ -132,7 +132,7 @@ class Column(ColumnFields):
         states = describe_states(counts[:n_states], np.array(self.atoms), self.position, bool(self.missing))
         if not isinstance(self.map, Steps):
             return replace(self, **states)
-        return replace(self, map=self.map.with_counts(counts[n_states:]), **states)
+        return replace(self, map=self.map.with_counts(counts[n_states:], self.levels is None), **states)
 
     def parse_times(self, values: pd.Series) -> pd.Series:
         """Datetimes from strings in ISO format; those without a time zone are in that of the column, `(N,)`.
