@@ -111,8 +111,9 @@ def test_the_default_follows_from_the_columns():
     """Points of unordered categories are uniform, those of ordered ones follow the others; many cells are uniform."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=300)
-    frame = pd.DataFrame({"x": x, "rating": np.digitize(x, [-1, 0, 1]), "city": rng.choice(list("abc"), 300)})
-    frame["flag"] = np.where(x > 0.3, "yes", "no")
+    y = x + 0.3 * rng.normal(size=300)
+    frame = pd.DataFrame({"x": x, "rating": np.digitize(y, [-1, 0, 1]), "city": rng.choice(list("abc"), 300)})
+    frame["flag"] = np.where(y + 0.3 * rng.normal(size=300) > 0.3, "yes", "no")
     options = {
         "max_steps": 2,
         "random_state": 0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -20,14 +22,18 @@ SIGNIFICANCE = 1e-6
 """Probability of a cycle by chance."""
 
 
-def find_cycles(times: pd.Series) -> list[str]:
+def find_cycles(times: pd.Series, step: pd.Timedelta) -> list[str]:
     """Names of the cycles in datetimes: `"hour of the day"`, `"day of the week"`.
+
+    Arguments:
+        times: The datetimes, `(N,)`.
+        step: Spacing of the grid on which they lie, which samples keep.
 
     Example:
         >>> days = pd.Series(pd.bdate_range("2024-01-01", periods=200))  # Monday to Friday
-        >>> find_cycles(days)
+        >>> find_cycles(days, pd.Timedelta(days=1))
         ['day of the week']
-        >>> find_cycles(days + pd.to_timedelta(np.arange(200) % 8 + 9, unit="h"))
+        >>> find_cycles(days + pd.to_timedelta(np.arange(200) % 8 + 9, unit="h"), pd.Timedelta(hours=1))
         ['hour of the day', 'day of the week']
     """
     present = times.dropna()
@@ -36,9 +42,9 @@ def find_cycles(times: pd.Series) -> list[str]:
     n_days = (present.max() - present.min()) / pd.Timedelta(days=1)
     hours, days = present.dt.hour.to_numpy(np.int64), present.dt.day_of_week.to_numpy(np.int64)
     found = []
-    # Dates without a time are all at midnight: that is their resolution, and samples keep it.
-    has_times = bool((present != present.dt.normalize()).any())
-    if has_times and n_days >= MIN_PERIODS and _varies(np.bincount(hours, minlength=24)):
+    hours_per_step = max(1, math.gcd(round(step.total_seconds() / 3600), 24))  # 24 for dates, which have no times
+    n_times = 24 // hours_per_step
+    if n_times > 1 and n_days >= MIN_PERIODS and _varies(np.bincount(hours // hours_per_step, minlength=n_times)):
         found.append("hour of the day")
     if n_days >= 7 * MIN_PERIODS and _varies(np.bincount(days, minlength=7)):
         found.append("day of the week")
