@@ -292,7 +292,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         Table("Conditional distributions against the truth", columns, rows, note),
         Table("Speed, one thread", headers, speed),
     ]
-    return Report(text, [table for table in tables if table.rows])
+    return Report(text if n_all else "", [table for table in tables if table.rows])
 
 
 EXPERIMENT = Experiment(
