@@ -16,7 +16,7 @@ from elflow.flows.whitening import Gaussian, TriangularTransform
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._lines import Lines
 from elflow.tabular._precision import N_CHECKED, choose_precision
-from elflow.tabular._quick_integration import LEVELS, MAX_ERROR, MAX_ROUNDS, N_PIECES, QuickIntegrator
+from elflow.tabular._quick_integration import MAX_ERROR, MAX_ROUNDS, N_NEW, N_PIECES, QuickIntegrator
 
 __all__ = [
     "REFINED_QUANTILES",
@@ -144,18 +144,17 @@ def _integrate_smooth(
     share = np.exp(log_softmax(normals.log_mass, 1))
     whole = QuickIntegrator(normals.mean, normals.scale, share, z_range)
     whole.set_values(_sum_draws(lines.evaluate(flow, torch.from_numpy(whole.nodes))))
-    n_knots = N_PIECES * (whole.nodes.shape[1] - 1 + sum(len(LEVELS[k % 2]) for k in range(MAX_ROUNDS))) + 1
+    n_knots = N_PIECES * (whole.nodes.shape[1] - 1 + MAX_ROUNDS * N_NEW) + 1
     knots, cumulative = np.zeros((lines.n_rows, n_knots)), np.zeros((lines.n_rows, n_knots))
     log_mass = np.zeros(lines.n_rows)
     active, part = np.flatnonzero(whole.is_smooth), whole.take(np.flatnonzero(whole.is_smooth))
-    for number in range(MAX_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if not len(active):
             break
         points, log_density = part.refine()
-        estimates = zip(_accumulate(points, log_density)[0], points, strict=True)
-        nodes = np.stack([np.interp(LEVELS[number % 2], *row) for row in estimates])
-        values = _sum_draws(lines.take(torch.from_numpy(active)).evaluate(flow, torch.from_numpy(nodes)))
-        error, part = part.add(np.arange(len(active)), nodes, values)
+        new = part.choose_nodes(points, _accumulate(points, log_density)[0])
+        values = _sum_draws(lines.take(torch.from_numpy(active)).evaluate(flow, torch.from_numpy(new.points)))
+        error = part.add(new, values)
         is_done = error < MAX_ERROR
         if is_done.any():
             points, log_density = part.take(np.flatnonzero(is_done)).refine()

@@ -15,7 +15,16 @@ from elflow.tabular._precision import choose_precision, evaluate_points
 from elflow.tabular._proposals import Gaussians, Proposal
 from elflow.tabular._regions import Regions
 
-__all__ = ["MAX_GROWTH", "Draws", "Particles", "Scorer", "draw_points", "weigh_points", "weigh_until_precise"]
+__all__ = [
+    "MAX_GROWTH",
+    "Draws",
+    "Particles",
+    "Scorer",
+    "draw_points",
+    "spread_points",
+    "weigh_points",
+    "weigh_until_precise",
+]
 
 MAX_POINTS = 2**15
 """Maximum number of points that are evaluated at a time."""
@@ -27,6 +36,8 @@ MIN_ROUNDS, MAX_ROUNDS = 2, 12
 """Minimum and maximum number of rounds."""
 MAX_GROWTH = 16
 """Maximum factor by which the number of quasi-random points of a row is increased."""
+N_CANDIDATES = 4
+"""Number of points of the proposal among which each quasi-random point is chosen."""
 MIN_SAMPLE_SIZE = 12.0
 """Effective sample size from which a row needs no further rounds."""
 
@@ -105,23 +116,84 @@ def weigh_points(
     context: Tensor | None,
     count: int,
     generator: torch.Generator | None = None,
+    main: int | None = None,
 ) -> Particles:
-    """Weighted points in regions: random ones, or quasi-random ones that all rows share if there is no generator."""
+    """Weighted points in regions: random ones, or quasi-random ones that all rows share if there is no generator.
+
+    Quasi-random points are spread evenly over the proposal, along the feature at the position `main` above all.
+    """
     n_features = regions.lower.shape[1]
-    if generator is None:
-        noise = torch.from_numpy(draw_quasi_random(count, n_features + 2)).clamp(1e-15, 1 - 1e-15)[None]
-    parts = []
     size = max(1, MAX_POINTS // count)
+    if generator is None:
+        points = draw_quasi_random(N_CANDIDATES * count, n_features + 2)
+        noise = torch.from_numpy(points).clamp(1e-15, 1 - 1e-15)[None]
+        size = max(1, size // 2)  # memory for the points among which those are chosen
+    parts = []
     for start in range(0, len(regions.lower), size):
         block = regions.take(slice(start, start + size))
         c = None if context is None else context[start : start + size]
         proposal = Proposal(gaussians, block, c)
         if generator is not None:
             noise = _draw_uniform(len(block.lower), count, n_features + 2, generator)
-        z, log_density = proposal.draw(noise)
-        log_weight = scorer(z, c) - log_density + block.log_volume[:, None]
+        z = proposal.draw(noise)
+        if generator is None:
+            z = spread_points(z, count, block.is_fixed, main)
+        log_weight = scorer(z, c) - proposal.log_density(z) + block.log_volume[:, None]
         parts.append(Particles(z, log_weight.nan_to_num(nan=-torch.inf, posinf=-torch.inf)))
     return Particles(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def spread_points(z: Tensor, count: int, is_fixed: Tensor, main: int | None = None) -> Tensor:
+    """Choose `count` of K points of each row such that they are spread evenly, `(N, count, features)`.
+
+    The points are divided into halves at their medians, along one feature after the other, and one point of each part
+    is chosen, its place in the order of the last feature in turns.
+
+    Arguments:
+        z: Points of N rows, `(N, K, features)`, where K is a multiple of `count`.
+        count: Number of points to choose.
+        is_fixed: Features that are known, `(N, features)`: points are not divided along them.
+        main: Position of a feature along which every second division is made; None to take all in turns.
+
+    Example:
+        >>> z = torch.rand(1, 64, 2, generator=torch.Generator().manual_seed(0))
+        >>> chosen = spread_points(z, 16, torch.zeros(1, 2, dtype=torch.bool), main=0)
+        >>> chosen.shape, int((chosen[..., 0] <= z[..., 0].median()).sum())
+        (torch.Size([1, 16, 2]), 8)
+    """
+    n_rows, size = z.shape[:2]
+    index = torch.arange(size).expand(n_rows, -1)
+    for position in _choose_divisions(is_fixed, (count - 1).bit_length(), main).T:
+        if size % 2 or size <= z.shape[1] // count:
+            break
+        values = z.gather(2, position[:, None, None].expand(-1, z.shape[1], 1))[..., 0].gather(1, index)
+        order = values.reshape(n_rows, -1, size).argsort(stable=True, dim=-1)
+        index = index.reshape(n_rows, -1, size).gather(2, order).reshape(n_rows, -1)
+        size //= 2
+    parts = index.reshape(n_rows, count, -1)
+    # The bits of the number of a part tell its side of each division. With these weights, all places are as frequent
+    # also among parts that are on the same side of every second division. All rows have the same places, so that their
+    # results do not depend on each other.
+    number = torch.arange(count)
+    place = torch.zeros_like(number)
+    for k in range(count.bit_length()):
+        place += (number >> k & 1) * (1 + k // 2 % 2)
+    chosen = (place % parts.shape[-1])[None, :, None]
+    return _take(z, parts.gather(2, chosen.expand(n_rows, -1, -1))[..., 0])
+
+
+def _choose_divisions(is_fixed: Tensor, count: int, main: int | None) -> Tensor:
+    """Features along which points are divided one after the other, `(N, count)`."""
+    turns = torch.arange(count)
+    is_other = ~is_fixed
+    if main is not None:
+        is_other[:, main] = False
+    others = (~is_other).long().argsort(stable=True, dim=1)  # those that are not known come first
+    n_others = is_other.sum(1, keepdim=True).clamp(min=1)
+    if main is None:
+        return others.gather(1, turns % n_others)
+    in_turn = others.gather(1, (turns // 2) % n_others)
+    return torch.where((turns % 2 == 0) | ~is_other.any(1, keepdim=True), main, in_turn)
 
 
 def weigh_until_precise(
@@ -131,10 +203,12 @@ def weigh_until_precise(
     context: Tensor | None,
     count: int,
     max_growth: int = MAX_GROWTH,
+    main: int | None = None,
 ) -> Iterator[tuple[Tensor, Particles]]:
     """Groups of rows, as indices, with quasi-random weighted points.
 
     Rows in which `count` points have a small effective sample size have four times as many, up to `max_growth` times.
+    For `main` see `weigh_points`.
     """
     rows = torch.arange(len(regions.lower))
     growth = 1
@@ -143,7 +217,7 @@ def weigh_until_precise(
         poor = []
         for index in rows.split(size):
             c = None if context is None else context[index]
-            particles = weigh_points(scorer, gaussians, regions.take(index), c, count * growth)
+            particles = weigh_points(scorer, gaussians, regions.take(index), c, count * growth, None, main)
             is_done = particles.effective_sample_size >= MIN_SAMPLE_SIZE
             if growth >= max_growth:
                 is_done[:] = True

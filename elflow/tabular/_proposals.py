@@ -15,8 +15,8 @@ from elflow.tabular._regions import Regions
 
 __all__ = ["Gaussians", "Proposal"]
 
-MAX_COMPONENTS = 8
-"""Maximum number of Gaussians from which the points of a row are drawn: the most likely ones given its conditions."""
+MAX_LEFT_OUT = 1e-3
+"""Maximum probability, given the conditions of a row, of the Gaussians from which none of its points is drawn."""
 WIDE_SCALE, WIDE_SHARE = 2.0, 0.2
 """Ratio by which a second copy of each Gaussian is wider, and its share: it bounds the weights in the tails."""
 LOG_2PI = math.log(2 * math.pi)
@@ -83,7 +83,7 @@ class Proposal:
 
     def _weigh(self, log_weight: Tensor) -> None:
         """Weights of the Gaussians given the conditions; the less likely ones are left out."""
-        n_rows, n_components, n_features = self._mean.shape
+        n_rows, _, n_features = self._mean.shape
         log_mass = log_weight.expand(n_rows, -1).clone()
         z = self._middle.gather(1, self._order)
         scaled = torch.zeros_like(self._mean)
@@ -109,13 +109,18 @@ class Proposal:
         log_mass = log_mass.nan_to_num(nan=-torch.inf)
         # A row far away from all Gaussians has no weights: all are the same then.
         log_mass = torch.where(log_mass.amax(1, keepdim=True) > -torch.inf, log_mass, 0.0)
-        log_mass, best = log_mass.topk(min(MAX_COMPONENTS, n_components), dim=1)
+        log_mass, best = log_mass.log_softmax(1).sort(dim=1, descending=True)
+        # Those that a row leaves out have no weight in it: its points do not depend on how many other rows need.
+        is_kept = log_mass.exp().cumsum(1).roll(1, 1) < 1 - MAX_LEFT_OUT
+        is_kept[:, 0] = True
+        n_kept = int(is_kept.sum(1).amax()) if n_rows else 1
+        log_mass, best = torch.where(is_kept, log_mass, -torch.inf)[:, :n_kept], best[:, :n_kept]
         self._log_mass = log_mass - log_mass.logsumexp(1, keepdim=True)
         self._mean = self._mean.gather(1, best[..., None].expand(-1, -1, n_features))
         self._factor = self._factor.gather(1, best[..., None, None].expand(-1, -1, n_features, n_features))
 
-    def draw(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Points in the regions, `(N, K, features)`, and their log-densities, `(N, K)`.
+    def draw(self, noise: Tensor) -> Tensor:
+        """Points in the regions, `(N, K, features)`.
 
         Arguments:
             noise: Uniform numbers in (0, 1), which broadcast to `(N, K, features + 2)`.
@@ -139,8 +144,7 @@ class Proposal:
                 drawn = self._draw_feature(t, mean, scale * width, z, noise[..., 2 + t])
                 z[..., t] = torch.where(is_known, z[..., t], drawn)
             scaled[..., t] = (z[..., t] - mean) / scale
-        z = torch.zeros_like(z).scatter(2, self._order[:, None].expand_as(z), z)
-        return z, self.log_density(z)
+        return torch.zeros_like(z).scatter(2, self._order[:, None].expand_as(z), z)
 
     def _draw_feature(self, t: int, mean: Tensor, scale: Tensor, z: Tensor, noise: Tensor) -> Tensor:
         """Draw the feature at position t, `(N, K)`."""

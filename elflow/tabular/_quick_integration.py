@@ -1,38 +1,47 @@
 """Cumulative distributions of one feature from few evaluations, for densities that are smooth along the feature.
 
-The nodes are placed with the Gaussians of a mixture. Between them, the log-density is interpolated by cubic
-polynomials. New nodes at quantiles of the estimate measure its error. Rows in which the error stays large, because the
-density has narrow peaks for instance, are left to `elflow.tabular._integration`.
+The first nodes are placed with the Gaussians of a mixture. Between them, the log-density is interpolated by cubic
+polynomials. New nodes divide the intervals that contribute most to the error, and measure it. Rows in which the error
+stays large, because the density has narrow peaks for instance, are left to `elflow.tabular._integration`.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from scipy.special import ndtr
 
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["LEVELS", "MAX_ERROR", "MAX_ROUNDS", "N_PIECES", "QuickIntegrator"]
+__all__ = ["MAX_ERROR", "MAX_ROUNDS", "N_NEW", "N_PIECES", "NewNodes", "QuickIntegrator"]
 
 SPREAD_NODES = np.array([-6.5, -4.5, -3.2, -2.3, -1.5, -0.8, -0.25, 0.25, 0.8, 1.5, 2.3, 3.2, 4.5, 6.5])
 """First nodes, in standard deviations from the mean of the Gaussians along the feature."""
 PEAK_NODES = np.array([-1.2, 0.0, 1.2])
 """First nodes at the most likely Gaussian, in its standard deviations."""
-LEVELS = (
-    ndtr(np.array([-5.0, -3.4, -2.5, -1.8, -1.2, -0.7, -0.25, 0.25, 0.7, 1.2, 1.8, 2.5, 3.4, 5.0])),
-    ndtr(np.array([-4.2, -2.9, -2.1, -1.5, -0.95, -0.5, 0.0, 0.5, 0.95, 1.5, 2.1, 2.9, 4.2])),
-)
-"""Quantiles of the estimate that become nodes, in turns."""
-MAX_ERROR = 0.03
-"""Maximum mean relative error of the interpolated density at new nodes; with these nodes, it is several times less."""
-MAX_ROUNDS = 4
+N_NEW = 8
+"""Number of new nodes of a row in each round."""
+MAX_ERROR = 0.006
+"""Maximum error of a cumulative distribution before the last round; the nodes of that round divide it by four or so."""
+MAX_ROUNDS = 6
 """Maximum number of rounds of new nodes."""
+MIN_DISTANCE = 0.2
+"""Minimum distance of a new node to the ends of its interval, relative to the width."""
 N_PIECES = 6
 """Number of pieces of an interval between nodes in which the interpolated log-density is linear."""
 MIN_SCALE = 0.01
 """Smallest standard deviation of a Gaussian along the feature, relative to that of all, that the nodes resolve."""
 MAX_DROP = 700.0
 """Difference from the largest log-density below which densities do not count."""
+
+
+class NewNodes(NamedTuple):
+    """New nodes of N rows, at most one in each interval between nodes."""
+
+    points: FloatArray
+    """The nodes in increasing order, `(N, N_NEW)`."""
+    mass: FloatArray
+    """Estimated probabilities of their intervals, `(N, N_NEW)`."""
 
 
 class QuickIntegrator:
@@ -61,23 +70,39 @@ class QuickIntegrator:
         """Set the log-densities at the first nodes, `(N, K)`."""
         self.log_density = _limit(log_density)
 
-    def add(self, rows: IntArray, nodes: FloatArray, log_density: FloatArray) -> tuple[FloatArray, QuickIntegrator]:
-        """Add nodes `(n, K)` of some rows.
+    def choose_nodes(self, knots: FloatArray, cumulative: FloatArray) -> NewNodes:
+        """New nodes in the middle of the probability of the intervals that contribute most to the error.
+
+        A cubic polynomial is off by about the third power of the width, relative to a density whose curvature changes.
+        The error of an interval is therefore its probability times the third power of its width.
+
+        Arguments:
+            knots: The knots of `refine`, `(N, M)`.
+            cumulative: Cumulative distribution at the knots, `(N, M)`.
+        """
+        at_nodes, width = cumulative[:, ::N_PIECES], np.diff(self.nodes, axis=1)
+        mass = np.diff(at_nodes, axis=1)
+        chosen = np.sort(np.argpartition(-mass * width**3, N_NEW, axis=1)[:, :N_NEW], 1)
+        left, width, mass = (np.take_along_axis(array, chosen, 1) for array in (self.nodes, width, mass))
+        levels = np.take_along_axis(at_nodes, chosen, 1) + mass / 2
+        middle = np.stack([np.interp(*row) for row in zip(levels, cumulative, knots, strict=True)])
+        return NewNodes(np.clip(middle, left + MIN_DISTANCE * width, left + (1 - MIN_DISTANCE) * width), mass)
+
+    def add(self, new: NewNodes, log_density: FloatArray) -> FloatArray:
+        """Add nodes with their log-densities, `(N, N_NEW)`.
 
         Returns:
-            The mean relative error of the interpolated density at the new nodes, `(n,)`, and the integrator of these
-            rows.
+            The largest error of the cumulative distribution without these nodes, `(N,)`: the relative error of the
+            interpolated density at each node is that of its interval.
         """
         assert self.log_density is not None
-        part = self.take(rows)
-        assert part.log_density is not None
-        predicted = interpolate_log_density(nodes, part.nodes, part.log_density)
-        error = np.abs(np.expm1(np.clip(log_density - predicted, -50, 50)))[:, 1:-1].mean(1)
-        order = np.argsort(merged := np.concatenate([part.nodes, nodes], 1), 1, kind="stable")
-        part.nodes = np.take_along_axis(merged, order, 1)
-        values = np.concatenate([part.log_density, log_density], 1)
-        part.log_density = _limit(np.take_along_axis(values, order, 1))
-        return error, part
+        predicted = interpolate_log_density(new.points, self.nodes, self.log_density)
+        error = np.expm1(np.clip(log_density - predicted, -50, 50)) * new.mass
+        order = np.argsort(merged := np.concatenate([self.nodes, new.points], 1), 1, kind="stable")
+        self.nodes = np.take_along_axis(merged, order, 1)
+        values = np.concatenate([self.log_density, log_density], 1)
+        self.log_density = _limit(np.take_along_axis(values, order, 1))
+        return np.asarray(np.abs(np.cumsum(error, 1)).max(1), np.float64)
 
     def take(self, rows: IntArray) -> QuickIntegrator:
         """The integrator of some rows."""

@@ -225,7 +225,7 @@ class RegionQueries(TableEstimator):
         is_present = {name: np.ones(count, bool)}
         regions = build_regions(self.schema_, conditions, count, is_present, self._has_uniform_cells)
         gaussians, scorer = self._find_gaussians(context), Scorer(self.model_.flow)
-        groups = list(weigh_until_precise(scorer, gaussians, regions, context, n_points))
+        groups = list(weigh_until_precise(scorer, gaussians, regions, context, n_points, main=position))
         size = max((particles.z.shape[1] for _, particles in groups), default=1)
         z, weights, sizes = np.zeros((count, size)), np.zeros((count, size)), np.zeros(count)
         states = np.full((count, size), column.position)
