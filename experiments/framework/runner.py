@@ -61,9 +61,9 @@ def run(
         processes: The number of jobs that run in parallel, on one thread each. With 1 they run in this process.
         log: Receives lines about the progress.
         group: The group of the experiments, for the page.
-        budget: The time budget of each experiment, in seconds of its jobs together, those of earlier runs in the same
-            folder included. Jobs that would start later are skipped, and reported; they run if the command is repeated
-            with a larger budget. None for the experiments' own budgets.
+        budget: The time budget of each experiment, in CPU seconds of its jobs together, those of earlier runs in the
+            same folder included. Jobs that would start later are skipped, and reported; they run if the command is
+            repeated with a larger budget. None for the experiments' own budgets.
 
     Returns:
         The reports by the names of the experiments. Experiments without jobs have none.
@@ -216,8 +216,8 @@ def _run_job(
     folder = _job_folder(experiment_folder, job)
     # Records of other processes of this run count, too: the folder is all that processes share.
     # Timings, which run last, are short, and parts of reports depend on them: they are not skipped.
-    if not job.exclusive and math.isfinite(budget) and (used := _sum_seconds(experiment_folder)) >= budget:
-        return Skipped(f"the jobs before took {used:.0f} of {budget:.0f} seconds; a larger --budget runs it")
+    if not job.exclusive and math.isfinite(budget) and (used := _sum_cpu_time(experiment_folder)) >= budget:
+        return Skipped(f"the jobs before took {used:.0f} of {budget:.0f} CPU seconds; a larger --budget runs it")
     stamp = _stamp(plan, job)
     start, start_cpu = time.perf_counter(), time.process_time()
     try:
@@ -251,10 +251,11 @@ def _describe_failure(folder: Path, error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def _sum_seconds(experiment_folder: Path) -> float:
-    """Time that the finished jobs of an experiment took, in seconds."""
+def _sum_cpu_time(experiment_folder: Path) -> float:
+    """CPU time of the finished jobs of an experiment, in seconds: unlike wall-clock time, it hardly depends on what
+    else the machine does, so the same jobs fit into a budget in every run."""
     kept = [read_json(path) for path in experiment_folder.glob("jobs/*/record.json")]
-    return sum(float(each["record"]["seconds"]) for each in kept if isinstance(each, dict))
+    return sum(float(each["record"]["cpu"]) for each in kept if isinstance(each, dict))
 
 
 def _read(folder: Path, stamp: Record) -> Record | None:
