@@ -193,7 +193,7 @@ def test_all_models_have_the_chosen_number_of_steps(quick, tmp_path):
     experiment = load("paper", "checkerboard")
     jobs = experiment.jobs(plan.for_experiment(experiment))
     assert {job.settings["steps"] for job in jobs} == {12}
-    assert [job.key for job in jobs] == ["elf-0", "nsf-0", "elf-paper-0", "elf-1", "nsf-1", "elf-2", "nsf-2", "bnaf-0"]
+    assert [job.key for job in jobs] == ["elf-0", "nsf-0", "elf-paper-0", "bnaf-0", "elf-1", "nsf-1", "elf-2", "nsf-2"]
     settings = {job.key: job.settings["setting"] for job in jobs}
     assert settings["elf-0"]["schedule"] == settings["nsf-0"]["schedule"] == "cosine"
     assert settings["elf-paper-0"] == {**settings["elf-paper-0"], "schedule": "step", "ema_decay": 0.0, "clip": False}
