@@ -15,7 +15,7 @@ from experiments.framework.files import read_json, write_text
 from experiments.framework.page import has_words, is_ours, is_published, render_table
 from experiments.framework.results import FOLDER as RESULTS
 from experiments.framework.results import keep_result, keep_summary, read_result
-from experiments.framework.runner import run
+from experiments.framework.runner import restore, run
 from experiments.framework.summary import describe_summary
 from experiments.registry import GROUPS
 
@@ -124,6 +124,11 @@ def _parser() -> argparse.ArgumentParser:
             "copy only the durations of the run",
         )
         command.add_argument(
+            "--extend",
+            metavar="NAME",
+            help="do not repeat the jobs of this stored result of the same settings; figures show new jobs only",
+        )
+        command.add_argument(
             "--force",
             action="store_true",
             help="allow --keep with an --effort other than 1 or with skipped jobs, which the result states",
@@ -180,6 +185,8 @@ def _run(options: argparse.Namespace) -> int:
     chosen = [group.load(name) for name in names]
     if options.budget is not None and not options.budget > 0:
         raise ValueError(f"--budget must be a positive number of seconds, or inf, got {options.budget:g}")
+    if options.extend is not None:
+        _extend(options, chosen, plan)
     reports = run(chosen, plan, output, options.processes, _log, group, options.budget)
     if not reports:
         raise ValueError(f"nothing to run for {', '.join(names)}: the lines above say what is missing")
@@ -205,6 +212,15 @@ def _run(options: argparse.Namespace) -> int:
     if _keeps_summary(options, names):
         print(f"stored: {keep_summary(group, output, options.keep)}")
     return 1 if any(result["failed"] or result["unmet"] for result in results.values()) else 0
+
+
+def _extend(options: argparse.Namespace, chosen: Sequence[Experiment], plan: Plan) -> None:
+    """Copy the records of a stored result to the folder of the run."""
+    if len(chosen) > 1:
+        raise ValueError(f"--extend must have one experiment, got {len(chosen)}")
+    result = read_result(options.group.name, options.extend)
+    count = restore(chosen[0], plan, options.output, result)
+    _log(f"{count} records copied from the stored result {options.extend}")
 
 
 def _keeps_summary(options: argparse.Namespace, names: Sequence[str]) -> bool:

@@ -23,7 +23,7 @@ from experiments.framework.measure import describe_machine, find_commit
 from experiments.framework.page import render_markdown, write_page
 from experiments.framework.workers import run_in_pool
 
-__all__ = ["run"]
+__all__ = ["restore", "run"]
 
 CHECKPOINT = "checkpoint"
 """File name for a job's checkpoint, which is removed when the job is done."""
@@ -115,6 +115,37 @@ def run(
     if reports:
         write_page(output, group)
     return reports
+
+
+def restore(experiment: Experiment, plan: Plan, output: Path, result: Record) -> int:
+    """Copy the records of a stored result to the folder of a run, which does not repeat their jobs then.
+
+    Files that jobs leave for figures are not stored: figures do not show these jobs.
+
+    Arguments:
+        experiment: The experiment.
+        plan: The settings of the run, which must be those of the result.
+        output: The folder of the run. Records that it has are not replaced.
+        result: The stored result.
+
+    Returns:
+        The number of copied records.
+    """
+    own = plan.for_experiment(experiment)
+    expected = {"name": experiment.name, **own.describe()}
+    found = {"name": result["name"], **{key: result["plan"].get(key) for key in own.describe()}}
+    if found != expected:
+        raise ValueError(f"the stored result must have the settings {expected}, got {found}")
+    _claim(output / experiment.name, own)
+    count = 0
+    for job in experiment.jobs(own):
+        folder, stamp = _job_folder(output / experiment.name, job), _stamp(own, job)
+        if job.key in result["records"] and _read(folder, stamp) is None:
+            _prepare_folder(folder, stamp)
+            kept = {"settings": stamp, "record": result["records"][job.key], "files": {}, "restored": True}
+            write_text(folder / "record.json", json.dumps(kept, allow_nan=False) + "\n")
+            count += 1
+    return count
 
 
 def _describe(outcome: Outcome) -> str:

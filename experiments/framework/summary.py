@@ -57,9 +57,11 @@ def summarize(output: Path, names: Sequence[str]) -> Summary:
 
 
 def _find_spans(folder: Path, records: dict[str, Any]) -> list[tuple[float, float]]:
-    """The start and the end of each job of an experiment, by the times at which their records were written."""
+    """The start and the end of each job of an experiment, by the times at which their records were written. Records
+    that were copied from a stored result have none."""
     paths = {key: folder / "jobs" / key / "record.json" for key in records}
-    ends = {key: path.stat().st_mtime for key, path in paths.items() if path.is_file()}
+    own = {key: path for key, path in paths.items() if not (read_json(path) or {"restored": True}).get("restored")}
+    ends = {key: path.stat().st_mtime for key, path in own.items()}
     return [(end - float(records[key]["seconds"]), end) for key, end in ends.items()]
 
 

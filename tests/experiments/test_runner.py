@@ -555,6 +555,28 @@ def test_durations_of_a_run_are_kept(output, kept, monkeypatch, capsys):
     assert json.loads((kept / "tiny-group" / "page.json").read_text())["wall"] == summary["wall"]
 
 
+def test_a_stored_result_is_extended(output, kept, monkeypatch, capsys):
+    """Its jobs are not repeated, the others run; results of other settings are refused."""
+    monkeypatch.setattr("experiments.command.read_result", lambda group, name: read_result(group, name, kept))
+    command = ["tiny-group", "tiny", "--processes", "1", "-o"]
+    run_main(capsys, *command, output, "--keep")
+    stored = read_result("tiny-group", "tiny", kept)
+    first = stored["records"].pop("c")
+    stored["records"]["a"]["value"] = 5.0
+    (kept / "tiny-group" / "tiny.json").write_text(json.dumps(stored))
+    other = output.with_name("other")
+    code, _, err = run_main(capsys, *command, other, "--extend", "tiny")
+    assert code == 0
+    assert "3 records copied from the stored result tiny" in err
+    assert calls(other) == "c"
+    found = result(other)["records"]
+    assert (found["a"]["value"], found["c"]["value"]) == (5.0, first["value"])
+    assert json.loads((other / "summary.json").read_text())["wall"] <= 1  # without copied records
+    third = output.with_name("third")
+    assert "must have the settings" in fail_main(capsys, *command, third, "--seed", "1", "--extend", "tiny")
+    assert "there is no" in fail_main(capsys, *command, third, "--extend", "none")
+
+
 def test_a_result_with_failures_is_not_kept(output, kept, capsys):
     command = ["tiny-group", "tiny", "--processes", "1", "--keep", "-o"]
     run_main(capsys, *command, output)
