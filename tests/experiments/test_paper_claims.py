@@ -163,6 +163,8 @@ def test_bad_minima_are_judged_by_standard_errors():
 
     assert judges.judge_minima(records([0.2, 0.5, 0.4], [0.02, 0.03, 0.02])).verdict == "reproduced"
     assert judges.judge_minima(records([0.02, 0.5, 0.02], [0.02, 0.03, 0.02])).verdict == "not reproduced"
+    both = judges.judge_minima(records([0.2, 0.5, 0.4], [0.5, 0.3, 0.4]))
+    assert both.verdict.startswith("not comparable: ")
     assert judges.judge_minima({}) is None
 
 
