@@ -36,6 +36,7 @@ class Claim:
         paper: The paper's figure.
         experiment: The experiment that tests it.
         judge: Judges it by the records of the experiment; None if they do not contain what is needed.
+        arrange: Arranges stored results of the experiment: the first that the judge can use decides.
     """
 
     place: str
@@ -43,10 +44,11 @@ class Claim:
     paper: str
     experiment: str
     judge: Callable[[Records], Finding | None]
+    arrange: Callable[[Sequence[Records]], Sequence[Records]] = tuple
 
     def row(self, *results: Records) -> list[str]:
         """The row of the table, by the first of the results that has the records that the claim needs."""
-        findings = (finding for records in results if (finding := self._judge(records)) is not None)
+        findings = (finding for records in self.arrange(results) if (finding := self._judge(records)) is not None)
         absent = Finding("-", "not run", f"`python -m experiments paper {self.experiment}`")
         finding = next(findings, absent)
         verdict = finding.verdict + (f": {finding.remark}" if finding.remark else "")
@@ -87,22 +89,24 @@ def _toy_claims(name: str, title: str, table: int, digits: int, rank: str) -> li
     """The claims about a toy distribution."""
     peers = ", ".join(f"{TOY_SYSTEMS[m]} {find(table, TOY_SYSTEMS[m], name).value:.{digits}f}" for m in PEERS)
     printed = _figure(table, name, digits)
-    claims: list[tuple[str, str, Callable[[Records], Finding | None]]] = [
-        (f"ELF-AR on {title}, with our bumps", printed, judges.judge_toy(name, "elf", digits)),
+    claims: list[tuple[str, str, Callable[[Records], Finding | None], Callable[..., Sequence[Records]]]] = [
+        (f"ELF-AR on {title}, with our bumps", printed, judges.judge_toy(name, "elf", digits), tuple),
         (
             f"ELF-AR on {title}, with the paper's weights",
             _figure(table, name, digits),
             judges.judge_toy(name, "elf-paper", digits),
+            tuple,
         ),
-        (f"ELF-AR is first on {title}", rank, judges.judge_rank(name)),
-        (f"Compared systems on {title}", peers, judges.judge_peers(name, digits)),
+        (f"ELF-AR is first on {title}", rank, judges.judge_rank(name), judges.prefer_most_systems),
+        (f"Compared systems on {title}", peers, judges.judge_peers(name, digits), judges.fill_in_models),
         (
             f"ELF-AR trains fastest on {title}, but for Affine Coupling",
             judges.print_times(name, table),
             judges.judge_speed(name),
+            tuple,
         ),
     ]
-    return [Claim(f"table {table}", text, paper, name, judge) for text, paper, judge in claims]
+    return [Claim(f"table {table}", text, paper, name, judge, arrange) for text, paper, judge, arrange in claims]
 
 
 CLAIMS: Sequence[Claim] = [

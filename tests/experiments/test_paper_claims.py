@@ -218,3 +218,14 @@ def test_results_with_the_papers_steps_come_first():
     assert claim.row(long, short)[2:] == ["-3.486", "better"]
     assert claim.row(short)[3] == "better: 1,500 steps instead of 10,000"
     assert rank.row(long, short)[2].startswith("place 2 of the paper's 2 systems")
+    assert rank.row(long | toy_records(0.03, 10_000, "naf"), short)[2].startswith("place 1 of the paper's 2 systems")
+
+
+def test_each_compared_system_has_its_longest_training():
+    claim = next(claim for claim in CLAIMS if claim.text == "Compared systems on the checkerboard")
+    long = toy_records(0.02, 10_000) | toy_records(0.13, 10_000, "realnvp")
+    short = toy_records(0.18, 1_500, "realnvp") | toy_records(0.3, 1_500, "naf")
+    assert claim.row(long, short | {"speed": {}})[2:] == [
+        "Affine Coupling -3.596, NAF -3.766",
+        "Affine Coupling reproduced; NAF not comparable: steps instead of 10,000: NAF 1,500",
+    ]
