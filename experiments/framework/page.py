@@ -23,6 +23,9 @@ LINK = re.compile(r"\[([^\]]+)\]\((https?://[^)\s]+|#[\w-]+)\)")
 BOLD = re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*")
 EMPHASIS = re.compile(r"(?<![\w*])\*(?=[^\s*])([^*]*[^\s*])\*(?![\w*])")
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9*`\[])")
+WORD = re.compile(r"[^\W\d_]{2,}")
+MAX_WORDS = 2
+"""Maximum number of words of a cell that counts as a number, such as one with a unit."""
 NUMBER = re.compile(r"[\s*~<>=≤≥≈±+\-\N{MINUS SIGN}\N{EN DASH}\N{EM DASH}]*(\d|$)")
 
 Result = dict[str, Any]
@@ -97,11 +100,15 @@ def has_words(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[boo
     Example:
         >>> has_words(["model", "nats", "from"], [["NSF", "-1.2 ± 0.1", "zuko"], ["ELF", "**2**", "elflow"]])
         [True, False, True]
+        >>> has_words(["claim", "here"], [["exact", "9 of 9 networks: a grid is below"]])
+        [True, True]
     """
     cells = [[row[k] for row in rows if row[k].strip()] for k in range(len(columns))]
-    return [
-        k == 0 or 2 * sum(NUMBER.match(cell) is None for cell in column) > len(column) for k, column in enumerate(cells)
-    ]
+    return [k == 0 or 2 * sum(map(_is_wordy, column)) > len(column) for k, column in enumerate(cells)]
+
+
+def _is_wordy(cell: str) -> bool:
+    return NUMBER.match(cell) is None or len(WORD.findall(cell)) > MAX_WORDS
 
 
 def _page(entries: dict[str, tuple[str, str]], absent: list[str], group: Group, total: str) -> str:
