@@ -14,8 +14,9 @@ from experiments.framework.experiment import SCALES, Experiment, Group, Plan, Re
 from experiments.framework.files import read_json, write_text
 from experiments.framework.page import has_words, is_ours, is_published, render_table
 from experiments.framework.results import FOLDER as RESULTS
-from experiments.framework.results import keep_result, read_result
-from experiments.framework.runner import run
+from experiments.framework.results import keep_result, keep_summary, read_result
+from experiments.framework.runner import restore, run
+from experiments.framework.summary import describe_summary
 from experiments.registry import GROUPS
 
 __all__ = ["main"]
@@ -95,8 +96,8 @@ def _parser() -> argparse.ArgumentParser:
             "--budget",
             type=float,
             metavar="SECONDS",
-            help="time of the jobs of each experiment together, after which the remaining jobs are skipped; inf for no "
-            "limit (default: that of the experiment at --scale cpu)",
+            help="CPU seconds of the jobs of each experiment together, after which the remaining jobs are skipped; inf "
+            "for no limit (default: that of the experiment at --scale cpu)",
         )
         command.add_argument(
             "--set",
@@ -119,16 +120,27 @@ def _parser() -> argparse.ArgumentParser:
             const=UNNAMED,
             metavar="NAME",
             help="copy the result and figures to experiments/results, for the documentation, unless jobs failed; "
-            "with --set, NAME is required (default: the name of the experiment)",
+            "with --set, NAME is required (default: the name of the experiment); with several experiments and NAME, "
+            "copy only the durations of the run",
+        )
+        command.add_argument(
+            "--extend",
+            metavar="NAME",
+            help="do not repeat the jobs of this stored result of the same settings; figures show new jobs only",
         )
         command.add_argument(
             "--force",
             action="store_true",
             help="allow --keep with an --effort other than 1 or with skipped jobs, which the result states",
         )
-    claims = commands.add_parser("claims", help="print the paper's claims with verdicts from the stored results")
+    claims = commands.add_parser(
+        "claims",
+        help="print the paper's claims with verdicts from the stored results",
+        description="Print the paper's claims as a Markdown table: the paper's figure, ours, and a verdict, computed "
+        "from experiments/results/paper.",
+    )
     claims.set_defaults(function=_print_claims)
-    claims.add_argument("--write", type=Path, metavar="FILE", help="replace the table between the marks of a page")
+    claims.add_argument("--write", type=Path, metavar="FILE", help="update the table in a page, such as docs/paper.md")
     faults = commands.add_parser(
         "faults",
         help="inject faults for some time and count the outcomes",
@@ -173,13 +185,15 @@ def _run(options: argparse.Namespace) -> int:
     chosen = [group.load(name) for name in names]
     if options.budget is not None and not options.budget > 0:
         raise ValueError(f"--budget must be a positive number of seconds, or inf, got {options.budget:g}")
+    if options.extend is not None:
+        _extend(options, chosen, plan)
     reports = run(chosen, plan, output, options.processes, _log, group, options.budget)
     if not reports:
         raise ValueError(f"nothing to run for {', '.join(names)}: the lines above say what is missing")
     for each in chosen:
         if each.name in reports:
             _print_report(each, reports[each.name])
-    print(f"page: {output / 'index.html'}")
+    print(f"page: {output / 'index.html'}: {describe_summary(read_json(output / 'summary.json'))}")
     results = {name: read_json(output / name / "result.json") for name in reports}
     for name, result in results.items():
         for kind, title in (("failed", "failed"), ("unmet", "not met")):
@@ -187,7 +201,7 @@ def _run(options: argparse.Namespace) -> int:
                 _log(f"{title}: {name}: {line}")
         if result["skipped"]:
             _log(f"skipped: {name}: {len(result['skipped'])} jobs, because the time budget is used up")
-        if options.keep is None:
+        if options.keep is None or _keeps_summary(options, names):
             continue
         if result["failed"]:
             _log(f"not stored: {name}, because of its failures")
@@ -195,7 +209,23 @@ def _run(options: argparse.Namespace) -> int:
             _log(f"not stored: {name}, because jobs were skipped: give a larger --budget, or --force")
         else:
             print(f"stored: {keep_result(group, output / name, options.keep or name)}")
+    if _keeps_summary(options, names):
+        print(f"stored: {keep_summary(group, output, options.keep)}")
     return 1 if any(result["failed"] or result["unmet"] for result in results.values()) else 0
+
+
+def _extend(options: argparse.Namespace, chosen: Sequence[Experiment], plan: Plan) -> None:
+    """Copy the records of a stored result to the folder of the run."""
+    if len(chosen) > 1:
+        raise ValueError(f"--extend must have one experiment, got {len(chosen)}")
+    result = read_result(options.group.name, options.extend)
+    count = restore(chosen[0], plan, options.output, result)
+    _log(f"{count} records copied from the stored result {options.extend}")
+
+
+def _keeps_summary(options: argparse.Namespace, names: Sequence[str]) -> bool:
+    """Whether `--keep NAME` is about the durations of a run of several experiments, not about their results."""
+    return bool(options.keep) and len(names) > 1
 
 
 def _check_keep(options: argparse.Namespace, names: Sequence[str]) -> None:
@@ -206,11 +236,9 @@ def _check_keep(options: argparse.Namespace, names: Sequence[str]) -> None:
         if options.set:
             raise ValueError(f"--keep must have a NAME with --set, got none: for example --keep {names[0]}-small")
         return
-    if len(names) > 1:
-        raise ValueError(f"--keep must have no NAME with several experiments, got {options.keep!r}")
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", options.keep):
         raise ValueError(f"--keep must be lower-case words joined by hyphens, got {options.keep!r}")
-    if options.keep in options.group.members and options.keep != names[0]:
+    if options.keep in options.group.members and names != [options.keep]:
         raise ValueError(f"--keep must not be the name of another experiment, got {options.keep!r}")
 
 

@@ -31,8 +31,8 @@ GROUPS = {
             "samples": "experiments.paper.samples:EXPERIMENT",
         },
         help="run the paper's experiments",
-        # Together 72 minutes of jobs: 36 on two cores. The rest of 45 minutes is for jobs that outlast a budget,
-        # and for timings, which run alone.
+        # Together 72 CPU minutes: 36 minutes on two quiet cores. The rest of 45 minutes is for jobs that outlast a
+        # budget, and for timings, which run alone.
         budgets={
             "networks": 10,
             "absolute-value": 300,

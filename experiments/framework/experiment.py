@@ -181,7 +181,7 @@ class Experiment:
         missing: Lists what cannot be run with this plan and why, one line each.
         options: Settings for `--set`, by name.
         exclusive: Whether its jobs run one at a time and beside no other job, because they measure times.
-        budget: Time budget at the scale of CPUs and an effort of 1, in seconds of its jobs together; None for no limit.
+        budget: Time budget at the scale of CPUs and an effort of 1, in CPU seconds of its jobs together; None for none.
             Jobs that would start after it are skipped, so the most important ones come first. Exclusive jobs are not.
     """
 
@@ -196,7 +196,7 @@ class Experiment:
     budget: float | None = None
 
     def find_budget(self, plan: Plan) -> float:
-        """The time budget for a plan, in seconds: none for the settings of the paper or chosen options.
+        """The time budget for a plan, in CPU seconds: none for the settings of the paper or chosen options.
 
         Example:
             >>> each = Experiment("a", "A", list, dict, Report, budget=60)
@@ -231,7 +231,7 @@ class Group:
         lead: The introduction of its page.
         members: The experiments in order: for each name the `module:attribute` that holds it.
         help: The help text of its command.
-        budgets: Time budgets of its experiments in seconds, by name: see `Experiment.budget`.
+        budgets: Time budgets of its experiments in CPU seconds, by name: see `Experiment.budget`.
     """
 
     name: str

@@ -13,6 +13,7 @@ from elflow.training import format_duration
 from experiments.framework._page_style import CSS
 from experiments.framework.experiment import Group
 from experiments.framework.files import write_text
+from experiments.framework.summary import describe_summary, summarize
 
 __all__ = ["has_words", "is_ours", "is_published", "render_markdown", "render_table", "write_page"]
 
@@ -22,6 +23,9 @@ LINK = re.compile(r"\[([^\]]+)\]\((https?://[^)\s]+|#[\w-]+)\)")
 BOLD = re.compile(r"\*\*(?=\S)(.+?)(?<=\S)\*\*")
 EMPHASIS = re.compile(r"(?<![\w*])\*(?=[^\s*])([^*]*[^\s*])\*(?![\w*])")
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9*`\[])")
+WORD = re.compile(r"[^\W\d_]{2,}")
+MAX_WORDS = 2
+"""Maximum number of words of a cell that counts as a number, such as one with a unit."""
 NUMBER = re.compile(r"[\s*~<>=≤≥≈±+\-\N{MINUS SIGN}\N{EN DASH}\N{EM DASH}]*(\d|$)")
 
 Result = dict[str, Any]
@@ -58,12 +62,16 @@ def render_table(table: dict[str, Any]) -> str:
 def write_page(output: Path, group: Group) -> None:
     """Write `index.html` about every experiment that has a result in the folder, in the order of the group.
 
-    The page is one file without scripts and external resources. It names results that cannot be read.
+    The page is one file without scripts and external resources. It names results that cannot be read. Durations are
+    also written to `summary.json`.
     """
     others = sorted(path.parent.name for path in output.glob("*/result.json") if path.parent.name not in group.members)
     names = [name for name in group.members if (output / name / "result.json").exists()] + others
     entries = {name: _entry(name, output / name, group) for name in names}
-    write_text(output / "index.html", _page(entries, [name for name in group.members if name not in entries], group))
+    summary = summarize(output, names)
+    write_text(output / "summary.json", json.dumps(summary, indent=1) + "\n")
+    absent = [name for name in group.members if name not in entries]
+    write_text(output / "index.html", _page(entries, absent, group, describe_summary(summary)))
 
 
 def is_ours(row: Sequence[str]) -> bool:
@@ -92,14 +100,18 @@ def has_words(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[boo
     Example:
         >>> has_words(["model", "nats", "from"], [["NSF", "-1.2 ± 0.1", "zuko"], ["ELF", "**2**", "elflow"]])
         [True, False, True]
+        >>> has_words(["claim", "here"], [["exact", "9 of 9 networks: a grid is below"]])
+        [True, True]
     """
     cells = [[row[k] for row in rows if row[k].strip()] for k in range(len(columns))]
-    return [
-        k == 0 or 2 * sum(NUMBER.match(cell) is None for cell in column) > len(column) for k, column in enumerate(cells)
-    ]
+    return [k == 0 or 2 * sum(map(_is_wordy, column)) > len(column) for k, column in enumerate(cells)]
 
 
-def _page(entries: dict[str, tuple[str, str]], absent: list[str], group: Group) -> str:
+def _is_wordy(cell: str) -> bool:
+    return NUMBER.match(cell) is None or len(WORD.findall(cell)) > MAX_WORDS
+
+
+def _page(entries: dict[str, tuple[str, str]], absent: list[str], group: Group, total: str) -> str:
     links = "".join(f'<a href="#{name}">{name}</a>' for name in entries)
     lines = "".join(line for line, _ in entries.values())
     sections = "".join(section for _, section in entries.values())
@@ -108,7 +120,8 @@ def _page(entries: dict[str, tuple[str, str]], absent: list[str], group: Group) 
 <p class="lead">{_inline(group.lead)}</p></header>
 <nav aria-label="Experiments"><div>{links}</div></nav>
 <main>
-<ul class="card summary">{lines}</ul>{rest}
+<ul class="card summary">{lines}</ul>
+<p class="note">{escape(total)}.</p>{rest}
 {sections}
 </main>
 <footer>Made by elflow. This file contains the whole page.</footer>"""

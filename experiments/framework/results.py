@@ -9,7 +9,7 @@ from typing import Any
 from experiments.framework.experiment import Group
 from experiments.framework.files import read_json, write_text
 
-__all__ = ["keep_result", "read_result"]
+__all__ = ["keep_result", "keep_summary", "read_result"]
 
 FOLDER = Path(__file__).parent.parent / "results"
 
@@ -33,6 +33,13 @@ def keep_result(group: Group, source: Path, name: str, folder: Path = FOLDER) ->
         stem = Path(picture).stem
         copy = f"{name}.png" if stem == source.name else f"{name}-{stem}.png"
         shutil.copyfile(source / picture, target.with_name(copy))
+    return target
+
+
+def keep_summary(group: Group, output: Path, name: str, folder: Path = FOLDER) -> Path:
+    """Copy the durations of a run of several experiments, `summary.json`, to `GROUP/NAME.json`, and return its path."""
+    target = folder / group.name / f"{name}.json"
+    write_text(target, (output / "summary.json").read_text(encoding="utf-8"))
     return target
 
 

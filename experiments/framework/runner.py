@@ -23,7 +23,7 @@ from experiments.framework.measure import describe_machine, find_commit
 from experiments.framework.page import render_markdown, write_page
 from experiments.framework.workers import run_in_pool
 
-__all__ = ["run"]
+__all__ = ["restore", "run"]
 
 CHECKPOINT = "checkpoint"
 """File name for a job's checkpoint, which is removed when the job is done."""
@@ -61,9 +61,9 @@ def run(
         processes: The number of jobs that run in parallel, on one thread each. With 1 they run in this process.
         log: Receives lines about the progress.
         group: The group of the experiments, for the page.
-        budget: The time budget of each experiment, in seconds of its jobs together, those of earlier runs in the same
-            folder included. Jobs that would start later are skipped, and reported; they run if the command is repeated
-            with a larger budget. None for the experiments' own budgets.
+        budget: The time budget of each experiment, in CPU seconds of its jobs together, those of earlier runs in the
+            same folder included. Jobs that would start later are skipped, and reported; they run if the command is
+            repeated with a larger budget. None for the experiments' own budgets.
 
     Returns:
         The reports by the names of the experiments. Experiments without jobs have none.
@@ -115,6 +115,37 @@ def run(
     if reports:
         write_page(output, group)
     return reports
+
+
+def restore(experiment: Experiment, plan: Plan, output: Path, result: Record) -> int:
+    """Copy the records of a stored result to the folder of a run, which does not repeat their jobs then.
+
+    Files that jobs leave for figures are not stored: figures do not show these jobs.
+
+    Arguments:
+        experiment: The experiment.
+        plan: The settings of the run, which must be those of the result.
+        output: The folder of the run. Records that it has are not replaced.
+        result: The stored result.
+
+    Returns:
+        The number of copied records.
+    """
+    own = plan.for_experiment(experiment)
+    expected = {"name": experiment.name, **own.describe()}
+    found = {"name": result["name"], **{key: result["plan"].get(key) for key in own.describe()}}
+    if found != expected:
+        raise ValueError(f"the stored result must have the settings {expected}, got {found}")
+    _claim(output / experiment.name, own)
+    count = 0
+    for job in experiment.jobs(own):
+        folder, stamp = _job_folder(output / experiment.name, job), _stamp(own, job)
+        if job.key in result["records"] and _read(folder, stamp) is None:
+            _prepare_folder(folder, stamp)
+            kept = {"settings": stamp, "record": result["records"][job.key], "files": {}, "restored": True}
+            write_text(folder / "record.json", json.dumps(kept, allow_nan=False) + "\n")
+            count += 1
+    return count
 
 
 def _describe(outcome: Outcome) -> str:
@@ -216,8 +247,8 @@ def _run_job(
     folder = _job_folder(experiment_folder, job)
     # Records of other processes of this run count, too: the folder is all that processes share.
     # Timings, which run last, are short, and parts of reports depend on them: they are not skipped.
-    if not job.exclusive and math.isfinite(budget) and (used := _sum_seconds(experiment_folder)) >= budget:
-        return Skipped(f"the jobs before took {used:.0f} of {budget:.0f} seconds; a larger --budget runs it")
+    if not job.exclusive and math.isfinite(budget) and (used := _sum_cpu_time(experiment_folder)) >= budget:
+        return Skipped(f"the jobs before took {used:.0f} of {budget:.0f} CPU seconds; a larger --budget runs it")
     stamp = _stamp(plan, job)
     start, start_cpu = time.perf_counter(), time.process_time()
     try:
@@ -251,10 +282,11 @@ def _describe_failure(folder: Path, error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def _sum_seconds(experiment_folder: Path) -> float:
-    """Time that the finished jobs of an experiment took, in seconds."""
+def _sum_cpu_time(experiment_folder: Path) -> float:
+    """CPU time of the finished jobs of an experiment, in seconds: unlike wall-clock time, it hardly depends on what
+    else the machine does, so the same jobs fit into a budget in every run."""
     kept = [read_json(path) for path in experiment_folder.glob("jobs/*/record.json")]
-    return sum(float(each["record"]["seconds"]) for each in kept if isinstance(each, dict))
+    return sum(float(each["record"]["cpu"]) for each in kept if isinstance(each, dict))
 
 
 def _read(folder: Path, stamp: Record) -> Record | None:

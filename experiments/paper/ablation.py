@@ -71,16 +71,21 @@ TASKS = {
 
 
 def jobs(plan: Plan) -> list[Job]:
-    return [
+    jobs = [
         Job(
             f"{name}-{model}-{seed}",
             {"task": name, "model": model, "steps": plan.scaled(task.steps), "seed": seed, "files": _stamp(plan, task)},
         )
-        for seed in plan.seeds(N_SEEDS)  # outermost: a run that is cut short has fewer seeds of everything
+        for seed in plan.seeds(N_SEEDS)
         for name, task in TASKS.items()
         if _is_available(plan, task)
         for model in MODELS
     ]
+    # A run may be cut short: one seed of everything, then the other seeds of toy distributions, which train fastest.
+    first = plan.seeds(N_SEEDS)[0]
+    return sorted(
+        jobs, key=lambda job: job.settings["seed"] != first and 1 + (_make_distribution(job.settings["task"]) is None)
+    )
 
 
 def _is_available(plan: Plan, task: Task) -> bool:

@@ -186,4 +186,4 @@ def _tabulate_rows(runs: list[Record]) -> Table:
     return Table("Overfitting", columns, rows, note)
 
 
-EXPERIMENT = with_claims(Experiment("limits", "Limits, and choices of training", jobs, work, report))
+EXPERIMENT = with_claims(Experiment("limits", "Limits of the method, and training choices", jobs, work, report))

@@ -1,4 +1,4 @@
-"""Costs of sampling: exact sweeps, the paper's fixed point, and one coordinate after the other, from the same noise.
+"""Cost of sampling: exact sweeps, the paper's fixed point, and one coordinate after the other, from the same noise.
 
 Two flows are inverted: one over the 64 pixels of scikit-learn's digits, and one over images of MNIST, which is
 `mnist.elf` of the data folder if there is one, or is trained for a few steps.
@@ -325,4 +325,4 @@ def _draw_calls(place: Axes, record: Record) -> None:
     place.set(title=TITLES[record["flow_of"]], xlabel="layer")
 
 
-EXPERIMENT = with_claims(Experiment("sampling", "Costs of sampling", jobs, work, report, missing))
+EXPERIMENT = with_claims(Experiment("sampling", "Cost of sampling", jobs, work, report, missing))

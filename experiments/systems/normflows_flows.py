@@ -6,6 +6,7 @@ normflows is optional: pip install 'elflow[experiments]' in a checkout.
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -178,6 +179,23 @@ class OneWayTransform(RowsTransform):
         )
 
 
+class ScaledNetwork(nn.Module):
+    """`g(s x) / s` with the Lipschitz constant of g, for `s = sqrt(width)`, without g's activation of its input.
+
+    Layers have spectral norms below one, so each of many units receives nearly nothing of x, and g is nearly linear.
+    The ActNorms around the block can learn the scale, but take thousands of steps. normflows begins with an activation,
+    which would leave little of negative coordinates.
+    """
+
+    def __init__(self, network: Any, width: int) -> None:
+        super().__init__()
+        self.layers = network.net[1:]
+        self.scale = math.sqrt(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(self.scale * x) / self.scale
+
+
 class ResidualBlock(LazyTransform):
     """A block of a residual flow, which updates the Lipschitz constants of its layers."""
 
@@ -185,7 +203,7 @@ class ResidualBlock(LazyTransform):
         super().__init__()
         nf = normflows()
         channels = [features, *[width] * hidden_layers, features]
-        net = nf.nets.LipschitzMLP(channels, lipschitz_const=LIPSCHITZ, init_zeros=False)
+        net = ScaledNetwork(nf.nets.LipschitzMLP(channels, lipschitz_const=LIPSCHITZ, init_zeros=False), width)
         # The other estimator, which saves memory, has another value, and gradients for means over the batch only.
         self.block = nf.flows.Residual(net, reduce_memory=False).iresblock
         for name in ("geom_p", "lamb"):  # constants, which are never trained

@@ -14,8 +14,17 @@ __all__ = ["cnf", "iaf", "made", "maf", "naf", "nice", "nsf", "realnvp", "sos", 
 
 
 def realnvp(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
-    """Affine coupling, with alternating masks."""
-    return flows.RealNVP(features, transforms=transforms, hidden_features=(width,) * layers)
+    """Affine coupling, with alternating masks, followed by a learned scale and shift of each feature.
+
+    One coupling alone would leave half of the features as they are, whatever their scale.
+
+    Example:
+        >>> flow = realnvp(features=2, transforms=1, width=16)
+        >>> flow().log_prob(torch.zeros(5, 2)).shape
+        torch.Size([5])
+    """
+    flow = flows.RealNVP(features, transforms=transforms, hidden_features=(width,) * layers)
+    return _append_affine(flow, features)
 
 
 def nice(features: int, transforms: int, width: int, layers: int = 2) -> flows.Flow:
@@ -33,8 +42,13 @@ def nice(features: int, transforms: int, width: int, layers: int = 2) -> flows.F
         shapes=[()],
         hidden_features=(width,) * layers,
     )
-    scale = UnconditionalTransform(MonotonicAffineTransform, torch.zeros(features), torch.zeros(features))
-    flow.transform.transforms.append(scale)
+    return _append_affine(flow, features)
+
+
+def _append_affine(flow: flows.Flow, features: int) -> flows.Flow:
+    """Append a learned scale and shift of each feature."""
+    affine = UnconditionalTransform(MonotonicAffineTransform, torch.zeros(features), torch.zeros(features))
+    flow.transform.transforms.append(affine)
     return flow
 
 

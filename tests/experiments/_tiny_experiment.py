@@ -6,6 +6,7 @@ A file `jobs/KEY-fails` in its folder makes a job fail, and so on: see `work`.
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -39,13 +40,19 @@ def work(plan, settings, folder):
     if (folder.parent / f"{key}-is-killed").exists():
         os._exit(1)
     if (folder.parent / f"{key}-takes-a-second").exists():
-        time.sleep(1)
+        spend_cpu_time(1)
     start = time.time()
-    time.sleep(0.3 if plan.data is not None else 0)
+    spend_cpu_time(0.3 if plan.data is not None else 0)
     with open(folder / "steps", "a") as steps:  # as a checkpoint, it belongs to these settings
         steps.write(f"{settings['steps']} ")
     record = {"value": torch.randn(()).item() + ord(key), "threads": torch.get_num_threads()}
     return record if plan.data is None else record | {"span": [start, time.time()]}
+
+
+def spend_cpu_time(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
 
 
 def report(plan, records, folder):
@@ -62,6 +69,7 @@ def report(plan, records, folder):
 
 OPTIONS = {"size": Option(parse_count, "the size")}
 EXPERIMENT = Experiment(NAME, "A tiny <experiment>", jobs, work, report, missing, OPTIONS)
+OTHER = replace(EXPERIMENT, name="other")
 GROUP = Group("tiny-group", "Tiny <experiments>", "They are *small*.", {NAME: f"{__name__}:EXPERIMENT"})
 
 

@@ -54,12 +54,12 @@ def test_claims_without_results_are_named():
         "ELF-AR on ImageNet 32x32 (table 3)",
         "ELF-AR on ImageNet 64x64 (table 3)",
     }
-    for name, table in (("eight-gaussians", 1), ("checkerboard", 6)):
+    for name, title, table in (("eight-gaussians", "eight Gaussians", 1), ("checkerboard", "the checkerboard", 6)):
         keys = [
             key for each in (name, f"{name}-long") if is_stored(each) for key in read_result("paper", each)["records"]
         ]
         if not any(key.startswith("elf-paper") for key in keys):
-            unmeasured.add(f"ELF-AR there, with the paper's weights (table {table})")
+            unmeasured.add(f"ELF-AR on {title}, with the paper's weights (table {table})")
     assert absent == unmeasured | {f"{c.text} ({c.place})" for c in CLAIMS if c.experiment not in stored}
 
 
@@ -147,7 +147,7 @@ def test_gains_within_the_errors_are_no_evidence():
     figures = {claim.text: claim.paper for claim in CLAIMS}
     assert figures["Bits that learned noise saves"] == "mnist 0.02, cifar10 0.18"
     assert figures["ELF-AR is ahead of Glow"] == "mnist: 0.18 bits"
-    assert figures["It is ahead of MAF there"] == "+2.12 nats"
+    assert figures["ELF-AR is ahead of MAF on BSDS300"] == "+2.12 nats"
 
 
 def test_an_inverse_that_fails_is_not_better():
@@ -163,6 +163,8 @@ def test_bad_minima_are_judged_by_standard_errors():
 
     assert judges.judge_minima(records([0.2, 0.5, 0.4], [0.02, 0.03, 0.02])).verdict == "reproduced"
     assert judges.judge_minima(records([0.02, 0.5, 0.02], [0.02, 0.03, 0.02])).verdict == "not reproduced"
+    both = judges.judge_minima(records([0.2, 0.5, 0.4], [0.5, 0.3, 0.4]))
+    assert both.verdict.startswith("not comparable: ")
     assert judges.judge_minima({}) is None
 
 
@@ -182,7 +184,9 @@ def test_reports_end_with_their_verdicts(tmp_path):
         "reproduced",
     ]
     del records["convergence"]  # a job that failed
-    assert len(evaluate("theory", records).rows) == 5
+    verdicts = [row[3].split(":")[0] for row in evaluate("theory", records).rows]
+    assert verdicts == ["not run"] * 2 + ["reproduced"] * 5
+    assert [row[3].split(":")[0] for row in evaluate("limits", {}).rows] == ["not run"] * 2
     assert evaluate("sums", {}) is None
 
 
@@ -207,8 +211,23 @@ def test_the_constructions_are_near_and_the_printed_one_is_not(tmp_path):
 def test_results_with_the_papers_steps_come_first():
     """The short result answers what the long one does not contain; they are not mixed."""
     claim = next(claim for claim in CLAIMS if claim.text == "ELF-AR on the checkerboard, with our bumps")
-    rank = next(claim for claim in CLAIMS if claim.text == "It is first there" and claim.experiment == "checkerboard")
+    rank = next(
+        claim
+        for claim in CLAIMS
+        if claim.text == "ELF-AR is first on the checkerboard" and claim.experiment == "checkerboard"
+    )
     long, short = toy_records(0.02, 10_000), toy_records(0.05, 1_500) | toy_records(0.03, 1_500, "naf")
     assert claim.row(long, short)[2:] == ["-3.486", "better"]
     assert claim.row(short)[3] == "better: 1,500 steps instead of 10,000"
     assert rank.row(long, short)[2].startswith("place 2 of the paper's 2 systems")
+    assert rank.row(long | toy_records(0.03, 10_000, "naf"), short)[2].startswith("place 1 of the paper's 2 systems")
+
+
+def test_each_compared_system_has_its_longest_training():
+    claim = next(claim for claim in CLAIMS if claim.text == "Compared systems on the checkerboard")
+    long = toy_records(0.02, 10_000) | toy_records(0.13, 10_000, "realnvp")
+    short = toy_records(0.18, 1_500, "realnvp") | toy_records(0.3, 1_500, "naf")
+    assert claim.row(long, short | {"speed": {}})[2:] == [
+        "Affine Coupling -3.596, NAF -3.766",
+        "Affine Coupling reproduced; NAF not comparable: steps instead of 10,000: NAF 1,500",
+    ]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from experiments.framework import page as _page
 from experiments.framework.measure import find_commit
 from experiments.framework.page import write_page
 from experiments.framework.results import FOLDER as RESULTS
-from experiments.framework.results import keep_result, read_result
+from experiments.framework.results import keep_result, keep_summary, read_result
 
 
 @pytest.fixture(autouse=True)
@@ -460,7 +461,7 @@ def fail_main(capsys, *arguments):
 def test_the_command(output, tmp_path, monkeypatch, capsys):
     code, out, err = run_main(capsys, "tiny-group", "tiny", "-o", output, "--processes", "1", "--seed", "3")
     assert code == 0
-    assert out.rstrip().endswith(f"page: {output / 'index.html'}")
+    assert re.search(rf"^page: {re.escape(str(output / 'index.html'))}: 4 jobs in [\d.]+ s \(", out, re.MULTILINE)
     assert "\x1b" not in out + err
     rows = result(output)["tables"][0]["rows"]
     for row in rows:
@@ -511,9 +512,8 @@ def test_wrong_arguments_of_the_command(output, tmp_path, capsys):
 def kept(tmp_path, monkeypatch):
     """The folder of stored results."""
     folder = tmp_path / "kept"
-    monkeypatch.setattr(
-        "experiments.command.keep_result", lambda group, source, name: keep_result(group, source, name, folder)
-    )
+    for keep in (keep_result, keep_summary):
+        monkeypatch.setattr(f"experiments.command.{keep.__name__}", partial(keep, folder=folder))
     return folder
 
 
@@ -530,6 +530,51 @@ def test_results_are_kept_by_the_command(output, kept, monkeypatch, capsys):
     assert "there is no" in fail_main(capsys, "table", "tiny-group", "none")
     (kept / "tiny-group" / "old.json").write_text("{}")
     assert "must be a result of the runner" in fail_main(capsys, "table", "tiny-group", "old")
+
+
+def test_durations_of_a_run_are_kept(output, kept, monkeypatch, capsys):
+    """Those of several experiments under a name: their results stay where they are."""
+    members = GROUP.members | {"other": "_tiny_experiment:OTHER"}
+    monkeypatch.setattr("experiments.command.GROUPS", {"tiny-group": replace(GROUP, members=members)})
+    switch(output, "a-takes-a-second")
+    command = ["tiny-group", "all", "-o", output, "--processes", "1", "--budget", "0.9", "--keep", "page"]
+    code, out, _ = run_main(capsys, *command)
+    assert code == 0
+    assert out.splitlines()[-1] == f"stored: {kept / 'tiny-group' / 'page.json'}"
+    assert [path.name for path in (kept / "tiny-group").iterdir()] == ["page.json"]
+    summary = json.loads((kept / "tiny-group" / "page.json").read_text())
+    tiny, other = (summary["experiments"][name] for name in ("tiny", "other"))
+    assert (tiny["jobs"], tiny["skipped"], tiny["failed"]) == (1, ["b", "c", "d"], [])
+    assert (other["jobs"], other["skipped"]) == (4, [])
+    assert (summary["jobs"], summary["skipped"], summary["failed"]) == (5, 3, 0)
+    assert summary["commits"] == [find_commit()]
+    assert tiny["cpu"] >= 0.9
+    assert tiny["seconds"] <= summary["wall"] + 0.1  # which a clock of files measures
+    assert '<p class="note">5 jobs in ' in page(output)
+    assert run_main(capsys, *command)[0] == 0  # a run that finds all jobs done has the same durations
+    assert json.loads((kept / "tiny-group" / "page.json").read_text())["wall"] == summary["wall"]
+
+
+def test_a_stored_result_is_extended(output, kept, monkeypatch, capsys):
+    """Its jobs are not repeated, the others run; results of other settings are refused."""
+    monkeypatch.setattr("experiments.command.read_result", lambda group, name: read_result(group, name, kept))
+    command = ["tiny-group", "tiny", "--processes", "1", "-o"]
+    run_main(capsys, *command, output, "--keep")
+    stored = read_result("tiny-group", "tiny", kept)
+    first = stored["records"].pop("c")
+    stored["records"]["a"]["value"] = 5.0
+    (kept / "tiny-group" / "tiny.json").write_text(json.dumps(stored))
+    other = output.with_name("other")
+    code, _, err = run_main(capsys, *command, other, "--extend", "tiny")
+    assert code == 0
+    assert "3 records copied from the stored result tiny" in err
+    assert calls(other) == "c"
+    found = result(other)["records"]
+    assert (found["a"]["value"], found["c"]["value"]) == (5.0, first["value"])
+    assert json.loads((other / "summary.json").read_text())["wall"] <= 1  # without copied records
+    third = output.with_name("third")
+    assert "must have the settings" in fail_main(capsys, *command, third, "--seed", "1", "--extend", "tiny")
+    assert "there is no" in fail_main(capsys, *command, third, "--extend", "none")
 
 
 def test_a_result_with_failures_is_not_kept(output, kept, capsys):
@@ -600,7 +645,7 @@ def test_wrong_names_of_kept_results(output, kept, monkeypatch, capsys):
     for wrong in ("../tiny", "Tiny", "tiny.json", "-"):
         assert "--keep must be lower-case words joined by hyphens, got" in fail_main(capsys, *command, "--keep", wrong)
     assert "must not be the name of another experiment, got 'other'" in fail_main(capsys, *command, "--keep", "other")
-    assert "no NAME with several experiments, got 'a'" in fail_main(capsys, *command, "other", "--keep", "a")
+    assert "must not be the name of another experiment" in fail_main(capsys, *command, "other", "--keep", "tiny")
     assert not output.exists()
     assert not kept.exists()
 
@@ -639,7 +684,7 @@ def test_jobs_after_the_time_budget_are_skipped(output, processes, capsys):
     found = result(output)
     assert "a" in found["records"]
     assert found["failed"] == []
-    assert "d: the jobs before took 1 of 1 seconds; a larger --budget runs it" in found["skipped"]
+    assert "d: the jobs before took 1 of 1 CPU seconds; a larger --budget runs it" in found["skipped"]
     assert set("abcd") == {*found["records"], *(line[0] for line in found["skipped"])}
     assert "skipped: tiny: " in capsys.readouterr().err
     assert "Skipped" in page(output)
