@@ -121,7 +121,7 @@ def _infer_ends(
         (first if np.isfinite(first) else low * step, last if np.isfinite(last) else high * step)
         for first, last in at_atoms
     ]
-    return [*bounds], SOFT_STEPS * step
+    return [*bounds], 0.0 if bounds == at_atoms else SOFT_STEPS * step
 
 
 def _list_bounds_at_atoms(

@@ -135,7 +135,7 @@ class Column(ColumnFields):
         return replace(self, map=self.map.with_counts(counts[n_states:], self.levels is None), **states)
 
     def parse_times(self, values: pd.Series) -> pd.Series:
-        """Datetimes from strings in ISO format; those without a time zone are in that of the column, `(N,)`.
+        """Datetimes from strings in ISO format or objects; those without a time zone are in that of the column, `(N,)`.
 
         Values of other columns are unchanged.
         """
@@ -144,7 +144,7 @@ class Column(ColumnFields):
             return _times.parse_iso_datetimes(self.name, present, self._zone).reindex(values.index)
         if self._zone is not None and isinstance(present.dtype, np.dtype) and present.dtype.kind == "M":
             return _times.localize(present, self._zone).reindex(values.index)
-        return values
+        return present.reindex(values.index) if self.kind == "datetime" and values.dtype == object else values
 
     def encode(self, values: Values, states: IntArray | None = None) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Cells of values, `(N,)`.
