@@ -40,7 +40,7 @@ def warn_about_columns(
         warn_user(f"columns {join_names(constant)} are constant and add nothing to the density: drop them")
     _warn_about_functions(schema, frame, numbers)
     for column in (column for column in schema.columns if column.kind == "datetime"):
-        step = pd.Timedelta(int(column.step or 1), unit=column.unit)  # type: ignore[arg-type]
+        step = pd.Timedelta(int(column.step or 1), unit=column.unit)
         if cycles := find_cycles(column.parse_times(choose_tested_rows(frame)[column.name]), step):
             warn_user(
                 f"column {column.name!r} depends on the {' and the '.join(cycles)}, which samples do not keep, since a "

@@ -144,7 +144,9 @@ class Column(ColumnFields):
             return _times.parse_iso_datetimes(self.name, present, self._zone).reindex(values.index)
         if self._zone is not None and isinstance(present.dtype, np.dtype) and present.dtype.kind == "M":
             return _times.localize(present, self._zone).reindex(values.index)
-        return present.reindex(values.index) if self.kind == "datetime" and values.dtype == object else values
+        if self.kind == "datetime" and values.dtype == object and isinstance(present, pd.Series):
+            return present.reindex(values.index)
+        return values
 
     def encode(self, values: Values, states: IntArray | None = None) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Cells of values, `(N,)`.
