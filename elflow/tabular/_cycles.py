@@ -35,6 +35,8 @@ def find_cycles(times: pd.Series, step: pd.Timedelta) -> list[str]:
         ['day of the week']
         >>> find_cycles(days + pd.to_timedelta(np.arange(200) % 8 + 9, unit="h"), pd.Timedelta(hours=1))
         ['hour of the day', 'day of the week']
+        >>> find_cycles(days + pd.to_timedelta(np.arange(200) % 480 + 540, unit="min"), pd.Timedelta(minutes=1))
+        ['hour of the day', 'day of the week']
     """
     present = times.dropna()
     if len(present) < MIN_ROWS:
@@ -42,7 +44,8 @@ def find_cycles(times: pd.Series, step: pd.Timedelta) -> list[str]:
     n_days = (present.max() - present.min()) / pd.Timedelta(days=1)
     hours, days = present.dt.hour.to_numpy(np.int64), present.dt.day_of_week.to_numpy(np.int64)
     found = []
-    hours_per_step = max(1, math.gcd(round(step.total_seconds() / 3600), 24))  # 24 for dates, which have no times
+    hours_of_step = round(step.total_seconds() / 3600)
+    hours_per_step = math.gcd(hours_of_step, 24) if hours_of_step else 1  # 24 for dates, which have no times
     n_times = 24 // hours_per_step
     if n_times > 1 and n_days >= MIN_PERIODS and _varies(np.bincount(hours // hours_per_step, minlength=n_times)):
         found.append("hour of the day")

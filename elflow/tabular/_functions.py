@@ -49,6 +49,7 @@ def find_functions(frame: pd.DataFrame, columns: Sequence[Column]) -> list[Depen
     ]
     found: list[Dependence] = []
     reported: set[str] = set()
+    parts = {c.name: _list_date_parts(c.parse_times(some[c.name])) for c in columns if c.kind == "datetime"}
     for name in reversed(discrete):  # of two columns that determine each other, the later one is left out
         # Rows with the same value of the other column all have the most frequent value here with this probability.
         log_share = np.log(counts[name].max() / len(some))
@@ -56,8 +57,7 @@ def find_functions(frame: pd.DataFrame, columns: Sequence[Column]) -> list[Depen
             if other.name == name or other.name in reported:
                 continue
             candidates = [codes[other.name]] if other.name in discrete else []
-            if other.kind == "datetime":
-                candidates += _list_date_parts(other.parse_times(some[other.name]))
+            candidates += parts.get(other.name, [])
             is_function = any(
                 (len(some) - len(np.unique(values))) * log_share < MAX_CHANCE and _determines(values, codes[name])
                 for values in candidates
@@ -89,7 +89,10 @@ def _list_date_parts(times: pd.Series) -> list[IntArray]:
 
 def _determines(values: IntArray, function: IntArray) -> bool:
     """Whether rows with the same value all have the same value of a function."""
-    return len(np.unique(np.stack([values, function]), axis=1).T) == len(np.unique(values))
+    # Of rows in the order of the values, those with the same value follow each other.
+    order = np.argsort(values, kind="stable")
+    is_same = values[order][1:] == values[order][:-1]
+    return not bool((is_same & (function[order][1:] != function[order][:-1])).any())
 
 
 def _determines_by_range(values: IntArray, function: IntArray) -> bool:

@@ -87,7 +87,7 @@ def is_integer_identifier(values: pd.Series) -> bool:
 
 def _expect_ties(x: IntArray) -> float:
     """Expected number of pairs of equal values among integers of a smooth density, from the pairs that are close."""
-    ordered = np.sort(x)
-    reach = max(1, int(ordered[-1] - ordered[0]) // 50)
+    ordered = np.sort(x).astype(np.float64)  # differences of small integer types overflow
+    reach = max(1.0, (ordered[-1] - ordered[0]) // 50)
     n_close = (np.searchsorted(ordered, ordered + reach, side="right") - np.arange(len(ordered)) - 1.0).sum()
     return float(n_close / (2 * reach))  # pairs at a distance d > 0 have two orders, ties one

@@ -9,12 +9,12 @@ import pandas as pd
 
 from elflow._checks import warn_user
 from elflow.tabular import _grids, _kinds
-from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
+from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._ends import find_hard_ends
-from elflow.tabular._steps import MAX_SINGLE_CELLS, gain_from_cells
+from elflow.tabular._steps import gain_from_cells
 from elflow.tabular._warps import Warp, robust_scale
 
-__all__ = ["count_states", "describe_states", "find_nearest", "keep_sign", "locate_atoms", "plan_numbers"]
+__all__ = ["count_states", "describe_states", "locate_atoms", "plan_numbers"]
 
 MAX_NUMBER = 1e300
 """Largest absolute value of a number: differences of larger ones, and their ratios to small ones, may overflow."""
@@ -23,10 +23,6 @@ MIN_FINE_STEPS = 1_000
 SOFT_STEPS = 0.05
 """Distance from a bound that was inferred from frequencies, in steps, within which a warp is linear. Values beyond it
 have a small density: the end may be one by chance."""
-MAX_NEW_SHARE = 0.05
-"""Share of rows with unique values up to which repeated numbers off any grid are levels.
-
-It estimates the probability that the next number is a new one (Good and Turing). A density has no ties at all."""
 MAX_MERGED_SHARE = 0.01
 """Fraction of distinct values that may coincide in single precision without a warning."""
 
@@ -68,8 +64,6 @@ def plan_numbers(
         step = float(_kinds.find_integer_step(distinct.astype(np.int64))) if has_step else 1.0
     if kind == "continuous" and not is_point and len(x) >= 2 * _grids.MIN_LEVELS:
         step, single_digits = _find_grid(distinct, facts["dtype"])
-        if step is None and is_free and infer_bounds and _has_levels(x):
-            return {"kind": "category", "levels": tuple(distinct.tolist()), "ordered": True}
     atoms = _grids.find_atoms(x, step or 0.0) if infer_bounds else np.zeros(0)
     rest = x[~np.isin(x, atoms)]
     if len(np.unique(rest)) < 2:
@@ -149,47 +143,6 @@ def _find_grid(distinct: FloatArray, dtype: str) -> tuple[float | None, int | No
         step = _grids.find_decimal_step(distinct, "float32")
         return step, None if step is None else digits
     return _grids.find_lattice_step(distinct), None
-
-
-def _has_levels(x: FloatArray) -> bool:
-    """Whether numbers off any decimal grid come from a list of levels: nearly all of them are repeated.
-
-    Examples are logarithms of counts, z-scores of integers, and a number for each of several groups of rows.
-    """
-    counts = np.unique(x, return_counts=True)[1]
-    return len(counts) <= MAX_SINGLE_CELLS and bool((counts == 1).sum() <= MAX_NEW_SHARE * len(x))
-
-
-def find_nearest(x: FloatArray, levels: FloatArray) -> tuple[IntArray, BoolArray]:
-    """Positions of the nearest of increasing levels, and whether numbers are these levels up to rounding, `(N,)` both.
-
-    Example:
-        >>> find_nearest(np.array([0.1 + 0.2, 0.4]), np.array([0.3, 0.5]))
-        (array([0, 1]), array([ True, False]))
-    """
-    after = np.clip(np.searchsorted(levels, x), 1, max(1, len(levels) - 1))
-    below, above = levels[after - 1], levels[np.minimum(after, len(levels) - 1)]
-    nearest = np.where(x - below < above - x, after - 1, np.minimum(after, len(levels) - 1))
-    return nearest, np.abs(levels[nearest] - x) <= _grids.MAX_TEXT_ERROR * np.abs(x)
-
-
-def keep_sign(x: FloatArray, warp: Warp) -> FloatArray:
-    """Keep numbers beyond the fitted ones above 0, and below 1 for shares, if all fitted numbers are, `(N,)`.
-
-    A map without bounds may suit positive numbers best, but a negative price among samples would be wrong. The result
-    is a continuous and increasing function, and the identity between the fitted numbers: quantiles keep their order.
-
-    Example:
-        >>> warp = Warp.fit(np.arange(20.0, 30.0), [(-np.inf, np.inf)])
-        >>> keep_sign(np.array([-20.0, 20.0, 40.0]), warp).round(3)
-        array([ 2.707, 20.   , 40.   ])
-    """
-    first, last = (float(end) for end in warp.inverse(np.array([warp.first, warp.last])))
-    if first > 0 and np.isinf(warp.low):
-        x = np.where(x < first, first * np.exp(np.minimum(x - first, 0.0) / first), x)
-    if first >= 0 and last < 1 and np.isinf(warp.high):
-        x = np.where(x > last, 1 - (1 - last) * np.exp(np.minimum(last - x, 0.0) / (1 - last)), x)
-    return x
 
 
 def _needs_cells(multiples: IntArray) -> bool:

@@ -19,6 +19,8 @@ MAX_LEFT_OUT = 1e-3
 """Maximum probability, given the conditions of a row, of the Gaussians from which none of its points is drawn."""
 WIDE_SCALE, WIDE_SHARE = 2.0, 0.2
 """Ratio by which a second copy of each Gaussian is wider, and its share: it bounds the weights in the tails."""
+MAX_NUMBERS = 2**22
+"""Maximum number of Gaussians times features times points that are in memory at a time."""
 LOG_2PI = math.log(2 * math.pi)
 
 
@@ -167,6 +169,11 @@ class Proposal:
         Points outside the regions have any value.
         """
         z = z.gather(2, self._order[:, None].expand_as(z))
+        size = max(1, MAX_NUMBERS // max(1, self._mean.numel()))
+        return torch.cat([self._log_density(some) for some in z.split(size, dim=1)], 1)
+
+    def _log_density(self, z: Tensor) -> Tensor:
+        """The same for points with the features in the order in which they are drawn."""
         difference = (z[:, None] - self._mean[:, :, None]).transpose(-1, -2)  # (N, C, features, K)
         scaled = torch.linalg.solve_triangular(self._factor, difference, upper=False)
         scale = self._factor.diagonal(dim1=-2, dim2=-1)

@@ -11,8 +11,10 @@ import numpy as np
 
 from elflow.tabular._arrays import FloatArray, IntArray
 
-__all__ = ["MAX_SINGLE_CELLS", "Steps", "gain_from_cells"]
+__all__ = ["Steps", "gain_from_cells"]
 
+MAX_DISCOUNT = 0.5
+"""Maximum part of a count that an integer loses to the gaps next to it."""
 MAX_SINGLE_CELLS = 512
 """Maximum number of distinct integers that each have a separate probability; more of them are binned."""
 N_BINS = (128, 64, 32, 16, 8)
@@ -49,7 +51,9 @@ class Steps:
     """Cumulative probability below each edge, `(K,)`."""
 
     @classmethod
-    def fit(cls, values: IntArray, ordered: bool = True, counts: IntArray | None = None) -> Steps:
+    def fit(
+        cls, values: IntArray, ordered: bool = True, counts: IntArray | None = None, has_gaps: bool = True
+    ) -> Steps:
         """Estimate the cumulative distribution of integers, `(N,)`.
 
         Integers have separate probabilities, or share those of bins where they have an order and each is rare:
@@ -61,6 +65,7 @@ class Steps:
             ordered: Whether the integers have an order.
             counts: Numbers of rows of the integers from 0 to K - 1 in the whole table, `(K,)`, if `values` are only
                 some of its rows.
+            has_gaps: Whether integers without rows may occur; not those of categories, which are all listed.
         """
         if counts is None:
             distinct, counts = np.unique(values, return_counts=True)
@@ -69,7 +74,7 @@ class Steps:
             counts = counts[distinct]
         partitions = _list_cells(distinct) if ordered else _list_cells(distinct)[:1]
         best = partitions[0] if len(partitions) == 1 else max(partitions, key=lambda p: _cross_validate(p, values))
-        return cls._fit_cells(best, distinct, counts, ordered)
+        return cls._fit_cells(best, distinct, counts, has_gaps)
 
     @classmethod
     def _fit_cells(cls, partition: Partition, distinct: IntArray, counts: IntArray, has_gaps: bool = True) -> Steps:
@@ -146,7 +151,7 @@ def _fill_gaps(counts: IntArray | FloatArray, lengths: FloatArray) -> FloatArray
 
     If n1 of n values are unique, the next value is a new one with a probability of about n1 / n (Good and Turing).
     Each integer loses the same part of a count, at most n1 / (n1 + 2 n2), where n2 integers occur twice (absolute
-    discounting, Ney and Essen).
+    discounting, Ney and Essen), and at most half a count: an observed integer stays more likely than its neighbours.
 
     Arguments:
         counts: Numbers of rows of cells, `(K,)`.
@@ -158,7 +163,7 @@ def _fill_gaps(counts: IntArray | FloatArray, lengths: FloatArray) -> FloatArray
     """
     is_single = (lengths == 1) & (counts > 0)
     n_once, n_twice = (int((counts[is_single] == n).sum()) for n in (1, 2))
-    discount = n_once / max(1, int(is_single.sum()), n_once + 2 * n_twice)
+    discount = min(MAX_DISCOUNT, n_once / max(1, int(is_single.sum()), n_once + 2 * n_twice))
     is_gap = counts == 0
     has_left, has_right = is_single & np.append(False, is_gap[:-1]), is_single & np.append(is_gap[1:], False)
     part = discount / np.maximum(1, has_left.astype(int) + has_right)

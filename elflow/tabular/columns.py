@@ -15,7 +15,7 @@ from elflow.tabular import _grids, _kinds, _times
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 from elflow.tabular._column_fields import ColumnFields
 from elflow.tabular._kinds import COLUMN_KINDS, Declaration, Level
-from elflow.tabular._numbers import count_states, describe_states, find_nearest, keep_sign, locate_atoms, plan_numbers
+from elflow.tabular._numbers import count_states, describe_states, locate_atoms, plan_numbers
 from elflow.tabular._steps import Steps
 from elflow.tabular._text import shorten
 from elflow.tabular._values import Values, as_values, find_missing, to_array
@@ -109,7 +109,7 @@ class Column(ColumnFields):
             of_levels = None
             if counts is not None and "levels" in facts:
                 of_levels = np.array([counts.get(level, 0) for level in facts["levels"]])
-            facts["map"] = Steps.fit(integers, is_ordered, of_levels)
+            facts["map"] = Steps.fit(integers, is_ordered, of_levels, has_gaps=facts.get("levels") is None)
         states = count_states(present, atoms, n_missing)
         return cls(
             **facts, **describe_states(states, atoms, locate_atoms(present, atoms), model_missing and n_missing > 0)
@@ -165,13 +165,7 @@ class Column(ColumnFields):
         has_value = (self.encode_states(values) if states is None else states) == self.position
         present = _kinds.convert_objects(self.name, values[has_value])
         if isinstance(self.map, Steps):
-            integers = self.to_integers(present)
-            if self._number_levels is not None and (is_new := integers == len(self._number_levels)).any():
-                # A new number is close to a known one, and has the probability of all new numbers as a factor.
-                integers[is_new] = find_nearest(to_array(present, np.float64)[is_new], self._number_levels)[0]
-                new_share = 1 - (self.map.cumulative[-1] - self.map.cumulative[0])
-                offset[has_value] = np.where(is_new, np.log(new_share), 0.0)
-            low[has_value], width[has_value] = self.map.encode(integers)
+            low[has_value], width[has_value] = self.map.encode(self.to_integers(present))
         elif self.dithered:
             low[has_value], width[has_value] = self._encode_dithered(self.to_integers(present))
         else:
@@ -264,8 +258,6 @@ class Column(ColumnFields):
         """Numbers within the bounds, and on the grid if there is one."""
         assert isinstance(self.map, Warp)
         x = np.clip(self.map.inverse(z), *self.sampled_bounds)
-        if self.kind != "integer" and min(self.atoms, default=0.0) >= 0:
-            x = keep_sign(x, self.map)
         if self.step is None or np.abs(x).max(initial=0) >= 2.0**52 * self.step:
             return x
         multiples = np.round(x / self.step).astype(np.int64)
@@ -317,20 +309,11 @@ class Column(ColumnFields):
 
     def _find_levels(self, present: Values, levels: tuple[Level, ...]) -> IntArray:
         """Positions of categories in `levels`; `len(levels)` for unknown ones."""
-        if self._number_levels is not None and pd.api.types.is_numeric_dtype(present.dtype):
-            nearest, is_known = find_nearest(to_array(present, np.float64), self._number_levels)
-            return np.where(is_known, nearest, len(levels))
         if len(present) <= MAX_LOOKED_UP and len(self._positions) == len(levels):
             positions = self._positions
             return np.array([positions.get(value, len(levels)) for value in present.tolist()], np.int64)
         codes = self._level_index.get_indexer(pd.Index(present.astype(object), dtype=object))
         return np.where(codes < 0, len(levels), codes).astype(np.int64)
-
-    @cached_property
-    def _number_levels(self) -> FloatArray | None:
-        """Categories that are increasing floats: they are known up to rounding, and others are close to one of them."""
-        is_float = self.levels is not None and all(isinstance(level, float) for level in self.levels)
-        return np.array(self.levels) if is_float and self.has_order else None
 
     @cached_property
     def _positions(self) -> dict[Level, int]:

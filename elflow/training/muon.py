@@ -62,7 +62,8 @@ class Muon(Optimizer):
         eps: float = 1e-8,
     ) -> None:
         defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "betas": betas, "eps": eps}
-        super().__init__(params, defaults | {"orthogonal": False})
+        # torch moves the number of steps of a loaded state to the device of fused optimizers only.
+        super().__init__(params, defaults | {"orthogonal": False, "fused": True})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -111,7 +112,7 @@ class Muon(Optimizer):
             [state["exp_avg_sq"] for state in states],
             [],
             [state["step"] for state in states],
-            fused=True,
+            fused=group["fused"],
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],

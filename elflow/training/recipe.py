@@ -59,7 +59,8 @@ class Recipe:
         min_learning_rate: See `schedule`.
         optimizer: `"adamw"`, whose weight decay shrinks the weights by themselves; `"adam"`, which adds it to the
             gradient of all parameters, as in the paper; or `"muon"`, which orthogonalises the updates of matrices: see
-            `elflow.training.Muon`. For a mixture, a list of `"adamw"` and `"muon"` has one for each member.
+            `elflow.training.Muon`. For a mixture, a list of `"adamw"` and `"muon"` has one for each member. The
+            first one is that of flows that are one part.
 
     Example:
         >>> recipe = Recipe(schedule="cosine", max_steps=5_000)
@@ -106,9 +107,9 @@ class Recipe:
         if isinstance(self.optimizer, str):
             check_choice("optimizer", self.optimizer, OPTIMIZERS)
         else:
-            object.__setattr__(self, "optimizer", [*self.optimizer])  # a list, as JSON has it
+            object.__setattr__(self, "optimizer", (*self.optimizer,))
             if not self.optimizer or not {*self.optimizer} <= {"adamw", "muon"}:
-                raise ValueError(f"optimizer must be a name or a list of 'adamw' and 'muon', got {self.optimizer!r}")
+                raise ValueError(f"optimizer must be a name or a list of 'adamw' and 'muon', got {[*self.optimizer]!r}")
         if self.time_limit is not None:
             object.__setattr__(self, "time_limit", check_positive("time_limit", self.time_limit))
         if not self.max_grad_norm > 0:
@@ -146,7 +147,8 @@ class Recipe:
         if self.optimizer == "adam":
             return Adam([p for _, p in named], lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
         names = [self.optimizer] if isinstance(self.optimizer, str) else self.optimizer
-        parts = [part for k, part in enumerate(list_parts(flow)) if names[k % len(names)] == "muon"]
+        # Members beyond the list have no parameters, as the Gaussians of a mixture, which come last.
+        parts = [part for k, part in enumerate(list_parts(flow)) if names[min(k, len(names) - 1)] == "muon"]
         matrices = {id(p) for part in parts for p in list_matrices(flow.get_submodule(part))}
         orthogonal = [p for _, p in named if id(p) in matrices]
         weights = [p for name, p in named if id(p) not in matrices and _is_weight(name, p)]

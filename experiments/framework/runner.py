@@ -286,7 +286,8 @@ def _sum_cpu_time(experiment_folder: Path) -> float:
     """CPU time of the finished jobs of an experiment, in seconds: unlike wall-clock time, it hardly depends on what
     else the machine does, so the same jobs fit into a budget in every run."""
     kept = [read_json(path) for path in experiment_folder.glob("jobs/*/record.json")]
-    return sum(float(each["record"]["cpu"]) for each in kept if isinstance(each, dict))
+    records = [each["record"] for each in kept if isinstance(each, dict)]
+    return sum(float(record.get("cpu", record.get("seconds", 0.0))) for record in records)  # old records have no cpu
 
 
 def _read(folder: Path, stamp: Record) -> Record | None:
