@@ -348,7 +348,7 @@ def warn_about_fill_values(name: str, x: FloatArray, atoms: FloatArray) -> None:
     if suspects:
         values = ", ".join(f"{value:g}" for value in suspects[:MAX_FILL_SHOWN])
         warn_user(
-            f"column {name!r} has values unlike all others: {values}. If they stand for missing values, replace them "
+            f"column {name!r} has values far from all others: {values}. If they stand for missing values, replace them "
             "by NaN and model these with missing='model' (--missing model)"
         )
 
