@@ -404,7 +404,8 @@ def test_the_page_is_about_all_results_in_the_folder(output):
     assert "run <code>python -m experiments some damaged</code> again" in text
     assert "The figure <code>tiny.png</code> is missing" in text  # that of the first
     assert "Not in this folder: not-run." in text
-    assert sorted(path.name for path in output.iterdir()) == ["damaged", "first", "index.html", "strange", "tiny"]
+    found = sorted(path.name for path in output.iterdir())
+    assert found == ["damaged", "first", "index.html", "strange", "summary.json", "tiny"]
 
 
 @pytest.mark.parametrize(
