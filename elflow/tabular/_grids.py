@@ -100,8 +100,9 @@ def find_lattice_step(distinct: FloatArray) -> float | None:
     gap = float(np.diff(distinct).min())
     for divisor in range(1, MAX_LATTICE_DIVISOR + 1):
         step = gap / divisor
-        n_points = (distinct[-1] - distinct[0]) / step
-        if step < MIN_STEP_ULPS * errors.max() or n_points > MAX_LATTICE_POINTS * len(distinct):
+        # Products: quotients of large and small numbers overflow.
+        is_too_fine = distinct[-1] - distinct[0] > step * MAX_LATTICE_POINTS * len(distinct)
+        if step < MIN_STEP_ULPS * errors.max() or is_too_fine or step == 0:
             return None
         step = largest / max(1.0, np.round(largest / step))  # the largest value has the most digits of the spacing
         if (np.abs(np.round(distinct / step) * step - distinct) <= errors).all():
