@@ -274,7 +274,7 @@ def test_whole_numbers_written_as_decimals(write):
         ("true\nyes\n", "bool", "column 'a' must hold true or false, as in the model, got 'yes' in row 2"),
         ("2024-01-01\n31.1.2024\n", "datetime64[us]", "column 'a' must hold dates or times.* got '31.1.2024' in row 2"),
         ("2024-01-01T00:00Z\n", "datetime64[us]", "column 'a' must hold dates or times"),
-        ("2024-01-01\n", "datetime64[us, UTC]", "column 'a' must hold dates or times"),
+        ("2024-01-01\n", "datetime64[us, UTC]", "column 'a' must hold times with an offset from UTC"),
     ],
 )
 def test_values_that_the_model_cannot_have(write, tmp_path, text, dtype, message):

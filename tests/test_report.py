@@ -720,11 +720,11 @@ def test_bad_input(table, density, tmp_path):
 def test_tails_of_groups_are_judged(written):
     """Amounts whose tails are right overall, but too heavy in each group, and the other way round."""
     rng = np.random.default_rng(0)
-    group, sampled_group = rng.integers(0, 3, 600).astype(float), rng.integers(0, 3, 6000).astype(float)
+    group, sampled_group = rng.integers(0, 3, 3000).astype(float), rng.integers(0, 3, 6000).astype(float)
     labels = Column("group", "category", group, sampled_group, ("a", "b", "c"))
     real = rng.lognormal(2 * group, 0.5)
     good = Column("amount", "continuous", real, rng.lognormal(2 * sampled_group, 0.5))
-    leaks = rng.random(6000) < 0.05  # these samples have amounts of another group
+    leaks = rng.random(6000) < 0.1  # these samples have amounts of another group
     other = np.where(leaks, rng.integers(0, 3, 6000), sampled_group)
     bad = Column("amount", "continuous", real, rng.lognormal(2 * other, 0.5))
 
