@@ -17,6 +17,7 @@ from torch.optim import SGD
 import elflow
 from elflow.datasets import toy
 from elflow.flows.dequantization import Cells, Dequantized
+from elflow.flows.mixture import FlowMixture
 from elflow.kernels import NonFiniteError
 from elflow.training import OPTIMIZERS, SCHEDULES, Recipe, Rows, Training, fit, image_recipe, processes, run
 from elflow.training.rows import RowSource
@@ -392,6 +393,26 @@ def test_the_learning_rate_decays_towards_the_time_limit(tmp_path, slow_steps, m
     rates.clear()
     fit(make_flow(), rows, validation, replace(recipe, time_limit=None), checkpoint=tmp_path / "c")
     assert rates == [1.0] * 10  # the last round is repeated
+
+
+@pytest.mark.parametrize(("time_limit", "expected"), [(45.0, 1), (95.0, 2), (150.0, 3), (None, 3)])
+def test_only_members_that_can_take_all_steps_within_the_time_limit_are_trained(monkeypatch, time_limit, expected):
+    """The clock advances by one second for each step of each member: all steps of the three take 120 seconds."""
+    now, counts, step = [0.0], [], run.Run.train_step
+
+    def ticking(self, batch):
+        counts.append(len(self.selection.trained))
+        now[0] += counts[-1]
+        return step(self, batch)
+
+    monkeypatch.setattr(run.Run, "train_step", ticking)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    mixture = FlowMixture([make_flow() for _ in range(3)])
+    rows, validation = make_data()
+    _, training = fit(mixture, rows, validation, replace(TINY, round_steps=5, time_limit=time_limit))
+    assert counts[:10] == [3] * 10  # the first round includes the initialisation
+    assert set(counts[10:]) == {expected}
+    assert training.stopped == ("time_limit" if expected == 1 else "max_steps")
 
 
 def break_log_likelihood(monkeypatch, step, training=True):

@@ -33,6 +33,8 @@ MAX_OVERFLOWS = 3
 """Number of skipped steps after which a part that caused them is not trained any more, if there are others."""
 MAX_LAG = 1e4
 """Nats per row by which a part is behind the best one if it causes a skipped step."""
+MIN_TIME_SHARE = 0.1
+"""Share of the time limit after which parts that cannot take all their steps within it are not trained any more."""
 _COUNTERS = ["history", "step", "skipped", "skipped_in_a_row", "stopped", "overflows"]
 """Attributes of `Run` that a checkpoint stores unchanged."""
 
@@ -145,6 +147,21 @@ class Run:
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
 
+    def _drop_parts_without_time(self) -> None:
+        """Train only as many parts as can take all their steps within the time limit, and at least the best one.
+
+        Half of the steps are worth little to a part: its learning rate is still high.
+        """
+        left, n_parts = self._time_left(), len(self.selection.trained)
+        if n_parts < 2 or not self.history or not 0 < left < 1 - MIN_TIME_SHARE:
+            return
+        before = self.history[-1]
+        limit = cast(float, self.recipe.time_limit)
+        n_steps = (self.step - before["step"]) * left * limit / max(self.seconds - before["seconds"], 1e-9)
+        n_needed = max(1, self.recipe.max_steps - self.step)
+        # The first process decides: the clocks of the others differ.
+        self.selection.train_best(max(1, self.fabric.broadcast(int(n_parts * min(1.0, n_steps / n_needed)))))
+
     def _freeze_finished_parts(self) -> None:
         """Leave parts that are not trained any more out of the gradients for which the processes wait."""
         selection = self.selection
@@ -233,6 +250,7 @@ class Run:
             if not math.isfinite(score):
                 warn_user(f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning)
             self.selection.update(weights, scores, self.step)
+            self._drop_parts_without_time()
             self._freeze_finished_parts()
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(score if math.isfinite(score) else -math.inf)

@@ -75,8 +75,8 @@ class Selection:
             self.rounds_since_best[k] = 0 if better else self.rounds_since_best[k] + 1
             self.scores[k] = score if better else self.scores[k]
         self.train([k for k in self.trained if self.rounds_since_best[k] < self.patience])
-        if self.race_steps is not None and step >= self.race_steps and len(self.trained) > 1:
-            self.train([max(self.trained, key=lambda k: self.scores[k])])
+        if self.race_steps is not None and step >= self.race_steps:
+            self.train_best(1)
 
     def choose_best(self, scores: Sequence[float]) -> float:
         """The best score of the parts that can be trained; one that is not finite only if there is no other."""
@@ -92,6 +92,11 @@ class Selection:
             self.trained = parts
             if parts and (train_parts := getattr(self.flow, "train_parts", None)):
                 train_parts(parts)
+
+    def train_best(self, count: int) -> None:
+        """Train only the best parts from now on, at most this many of those that are still trained."""
+        best = sorted(self.trained, key=lambda k: self.scores[k], reverse=True)[:count]
+        self.train(sorted(best))
 
     @property
     def rounds_left(self) -> int:
