@@ -16,11 +16,12 @@ from elflow.flows.dequantization import Dequantized
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 from elflow.tabular._drift_bins import BINS_VERSION
 from elflow.tabular._drift_counts import CountedTable, Counter, StoredCounts, choose_pairs, choose_score_edges
+from elflow.tabular._drift_tests import LeftOut, judge_drift
 from elflow.tabular._encoded import EncodedTable
 from elflow.tabular._flow import N_DRAWS, score_rows
 from elflow.tabular._inputs import TableEstimator
 from elflow.tabular._row_hashes import NEW, TRAINING, UNKNOWN, OriginFinder, RowHashes, hash_rows
-from elflow.tabular.drift import Drift, LeftOut, judge_drift
+from elflow.tabular.drift import Drift
 from elflow.tabular.frames import ContextTable, Table
 from elflow.tabular.schema import Schema
 from elflow.training import Rows
