@@ -7,10 +7,11 @@ from numbers import Real
 from typing import Any
 
 from elflow._checks import check_choice, check_count, check_positive
+from elflow.flows.mixture import N_COMPONENTS
 from elflow.flows.named import FLOW_NAMES
 from elflow.training import PRECISIONS, Recipe, choose_device
 
-__all__ = ["MEMBERS", "check_parameters", "default_members", "default_optimizers", "default_options", "default_recipe"]
+__all__ = ["MEMBERS", "check_parameters", "default_recipe", "resolve_settings"]
 
 FEW_FEATURES, MANY_FEATURES, VERY_MANY_FEATURES = 5, 16, 32
 """Number of features up to which, and numbers from which, flows have other sizes."""
@@ -60,6 +61,30 @@ def check_members(members: object) -> None:
         raise ValueError(
             f"members must be None or a list of {MEMBERS}, with 'gaussian' at most once and not alone, got {members!r}"
         )
+
+
+def resolve_settings(
+    parameters: Mapping[str, Any], rows: int, features: int, context: int
+) -> tuple[dict[str, Any], Recipe]:
+    """Arguments of the flow and training settings, with defaults for parameters of `FlowDensity` that are None.
+
+    Arguments:
+        parameters: Parameters of `FlowDensity`, checked.
+        rows: Number of training rows.
+        features: Number of features.
+        context: Number of features of the context.
+    """
+    members = list(parameters["members"] or default_members(rows, features, context))
+    flows = [member for member in members if member != "gaussian"]
+    names = ("learning_rate", "schedule", "weight_decay", "batch_size", "max_steps", "patience", "time_limit")
+    declared = {name: parameters[name] for name in names}
+    recipe = default_recipe(rows, features, optimizer=default_optimizers(flows, rows), **declared)
+    options = default_options(parameters["flow"], rows, features) | (parameters["flow_options"] or {})
+    options["members"] = [[position, member] for position, member in enumerate(flows)]
+    if len(flows) < len(members):
+        options["members"].append([len(flows), "gaussian"])
+    options["components"] = 1 if context else N_COMPONENTS[-1]
+    return options, recipe
 
 
 def default_options(flow: str, rows: int, features: int) -> dict[str, Any]:

@@ -16,11 +16,12 @@ from elflow.flows.dequantization import Dequantized
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 from elflow.tabular._drift_bins import BINS_VERSION
 from elflow.tabular._drift_counts import CountedTable, Counter, StoredCounts, choose_pairs, choose_score_edges
+from elflow.tabular._drift_tests import LeftOut, judge_drift
 from elflow.tabular._encoded import EncodedTable
-from elflow.tabular._explanations import ExplanationQueries
-from elflow.tabular._flow import score_rows
+from elflow.tabular._flow import N_DRAWS, score_rows
+from elflow.tabular._inputs import TableEstimator
 from elflow.tabular._row_hashes import NEW, TRAINING, UNKNOWN, OriginFinder, RowHashes, hash_rows
-from elflow.tabular.drift import Drift, LeftOut, judge_drift
+from elflow.tabular.drift import Drift
 from elflow.tabular.frames import ContextTable, Table
 from elflow.tabular.schema import Schema
 from elflow.training import Rows
@@ -31,8 +32,6 @@ MIN_ROWS = 20
 """Minimum number of held-out rows, and of new rows."""
 MAX_HELD_OUT = 2**14
 """Maximum number of validation rows that are counted at the end of a fit."""
-N_DRAWS = 16
-"""Number of points of each cell, as in `FlowDensity.score_samples`."""
 MAX_REPEATED = 0.5
 """Share of fitted rows that are equal to others above which rows of another table are equal to them by chance."""
 
@@ -136,7 +135,7 @@ class DriftMonitor:
         return judge_drift(self._counter, self._reference, table, level, left_out)
 
 
-class DriftQueries(ExplanationQueries):
+class DriftQueries(TableEstimator):
     """Methods of a fitted density that compare new rows with held-out ones."""
 
     held_out_: StoredCounts | None

@@ -11,9 +11,10 @@ from scipy.special import ndtri
 from sklearn.utils.validation import check_is_fitted
 
 from elflow.tabular._arrays import FloatArray
+from elflow.tabular._conditional_queries import MAX_CONDITIONAL_ROWS
 from elflow.tabular._flow import encode_context
+from elflow.tabular._inputs import TableEstimator
 from elflow.tabular._integration import interpolate
-from elflow.tabular._queries import MAX_CONDITIONAL_ROWS, ConditionalQueries
 from elflow.tabular._steps import Steps
 from elflow.tabular.conditional import Conditional, condition
 from elflow.tabular.frames import ContextTable, Table
@@ -25,7 +26,7 @@ EXPLAINED = ["row", "column", "value", "tail_probability", "surprise", "low", "h
 MIN_MASS = 1e-300
 
 
-class ExplanationQueries(ConditionalQueries):
+class ExplanationQueries(TableEstimator):
     """Methods of a fitted density that explain why rows are unlikely."""
 
     def explain(

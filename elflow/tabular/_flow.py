@@ -25,6 +25,7 @@ from elflow.training import Rows
 
 __all__ = [
     "MIXTURE_OPTIONS",
+    "N_DRAWS",
     "SAMPLE_BLOCK",
     "build_model",
     "count_components",
@@ -41,6 +42,8 @@ __all__ = [
 
 MIXTURE_OPTIONS = ["members", "components"]
 """Options of the mixture, which are not arguments of its flows."""
+N_DRAWS = 16
+"""Default number of points of each cell from which its probability is estimated."""
 MAX_STACKED_ROWS = 10_000
 """Maximum number of validation rows that determine the weights of a mixture."""
 MIN_WEIGHT = 0.01

@@ -10,8 +10,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from elflow._checks import check_count
 from elflow.tabular._arrays import FloatArray
-from elflow.tabular._drift_queries import N_DRAWS, DriftQueries
-from elflow.tabular._flow import encode_context, iter_samples, score_rows
+from elflow.tabular._flow import N_DRAWS, encode_context, iter_samples, score_rows
+from elflow.tabular._inputs import TableEstimator
 from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular.frames import ContextTable, Table
 from elflow.tabular.memorization import Memorization, find_memorization
@@ -29,7 +29,7 @@ MAX_SCORED = 5_000
 """Maximum number of training rows, and of held-out rows, whose log-densities are compared."""
 
 
-class MemorizationQueries(DriftQueries):
+class MemorizationQueries(TableEstimator):
     """Methods of a fitted density that find out whether it memorizes training rows."""
 
     def memorization(

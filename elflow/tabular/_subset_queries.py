@@ -13,8 +13,6 @@ from torch import Tensor
 
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_context
-from elflow.tabular._given_samples import GivenSamples
-from elflow.tabular._imputation import ImputationQueries
 from elflow.tabular._info import make_info, warn_if_poor
 from elflow.tabular._region_queries import N_POINTS, Given, RegionQueries
 from elflow.tabular.frames import ContextTable, Table, as_frame
@@ -22,7 +20,7 @@ from elflow.tabular.frames import ContextTable, Table, as_frame
 __all__ = ["Marginal", "SubsetQueries"]
 
 
-class SubsetQueries(ImputationQueries, GivenSamples):
+class SubsetQueries(RegionQueries):
     """Methods of a fitted density about any columns given any others."""
 
     def marginal(self, columns: Sequence[Hashable], given: Mapping[Hashable, Any] | None = None) -> Marginal:

@@ -4,59 +4,50 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import DensityMixin
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from elflow._checks import check_count, warn_user
-from elflow._forks import warn_if_forked
-from elflow._model_file import ModelFile, fill_module, write_model
-from elflow.flows.dequantization import Dequantized
-from elflow.flows.mixture import N_COMPONENTS, FlowMixture
+from elflow._checks import warn_user
+from elflow._model_file import ModelFile
+from elflow.flows.mixture import FlowMixture
 from elflow.io import TableStream
-from elflow.tabular._anomaly import rank_log_density, summarize_log_density
-from elflow.tabular._arrays import BoolArray, FloatArray
+from elflow.tabular._anomaly import summarize_log_density
 from elflow.tabular._blocks import as_stream
-from elflow.tabular._config import check_config, get_config, set_config
-from elflow.tabular._defaults import (
-    check_parameters,
-    default_members,
-    default_optimizers,
-    default_options,
-    default_recipe,
-)
-from elflow.tabular._drift_queries import check_held_out, count_held_out
+from elflow.tabular._conditional_queries import ConditionalQueries
+from elflow.tabular._config import get_config
+from elflow.tabular._defaults import check_parameters, resolve_settings
+from elflow.tabular._density_file import read_density, write_density
+from elflow.tabular._drift_queries import DriftQueries, count_held_out
 from elflow.tabular._encoded import EncodedTable
+from elflow.tabular._explanations import ExplanationQueries
 from elflow.tabular._fit_data import FittedTables, choose_rows_file
 from elflow.tabular._flow import (
-    SAMPLE_BLOCK,
+    N_DRAWS,
     build_model,
     count_components,
     count_parameters,
-    encode_context,
-    iter_samples,
-    measure_inverse_residual,
     score_rows,
     stack_members,
     to_single,
 )
+from elflow.tabular._imputation import ImputationQueries
 from elflow.tabular._kinds import Declaration
-from elflow.tabular._known_scores import check_schemas, score_fixed_rows
+from elflow.tabular._known_scores import score_fixed_rows
 from elflow.tabular._memorization_queries import MemorizationQueries
-from elflow.tabular._random import RandomState, as_generator
-from elflow.tabular._region_queries import Given
-from elflow.tabular._row_hashes import NEW, UNKNOWN, VALIDATION, RowHashes, hash_rows
+from elflow.tabular._row_hashes import RowHashes
+from elflow.tabular._row_queries import RowQueries
+from elflow.tabular._sample_queries import SampleQueries
+from elflow.tabular._subset_queries import SubsetQueries
 from elflow.tabular.frames import ContextTable, Table, digest
-from elflow.training import Recipe, fit, make_fabric
+from elflow.training import fit, make_fabric
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -64,13 +55,18 @@ if TYPE_CHECKING:
 
 __all__ = ["N_DRAWS", "FlowDensity"]
 
-N_DRAWS = 16
-"""Default number of points of each cell from which its probability is estimated."""
-ROW_HASHES = "row_hashes"
-"""Name of the hashes of rows among the tensors of a model file."""
 
-
-class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
+class FlowDensity(
+    RowQueries,
+    SampleQueries,
+    ImputationQueries,
+    SubsetQueries,
+    ConditionalQueries,
+    ExplanationQueries,
+    DriftQueries,
+    MemorizationQueries,
+    FittedTables,
+):
     """Joint density of the columns of a table, as a scikit-learn estimator.
 
     Tables are of pandas, polars, pyarrow or NumPy, with columns of floats, integers, booleans, categories, strings or
@@ -245,7 +241,8 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
         self.seed_ = seed
         self.row_hashes_: RowHashes | None = table.hashes
         training_rows, validation_rows = table.training, table.validation
-        options, recipe = self._resolve_settings(len(training_rows))
+        context = 0 if self.context_schema_ is None else self.context_schema_.context_features
+        options, recipe = resolve_settings(self.get_params(), len(training_rows), self.schema_.features, context)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = build_model(self.flow, self.schema_, self.context_schema_, options, self.dequantization)
@@ -314,212 +311,6 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
         self._schema_key = self._infer_frame_schemas(X, frame, context_frame)
         return self
 
-    def score_samples(self, X: Table, context: ContextTable | None = None, n_draws: int = N_DRAWS) -> FloatArray:
-        """Log-density of each row, in nats; continuous columns contribute a density per unit.
-
-        A discrete column contributes a probability, which is estimated from points of each value's cell. All rows
-        share these points. The estimate is a lower bound in expectation, which more points tighten. A row with a value
-        outside the bounds of a column has the density 0, and the log-density minus infinity.
-
-        Arguments:
-            X: The table, `(N, columns)`.
-            context: Context of the rows, a table of N rows, if the density was fitted with one.
-            n_draws: Number of points of each cell.
-
-        Returns:
-            Log-densities, `(N,)`.
-
-        Example:
-            >>> table = np.random.default_rng(0).normal(size=(200, 2))
-            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
-            >>> density.score_samples(table[:5]).shape
-            (5,)
-        """
-        check_is_fitted(self, "model_")
-        check_count("n_draws", n_draws)
-        return np.concatenate(
-            [score_rows(self.model_, self._encode(*block), n_draws) for block in self._iter_blocks(X, context)]
-        )
-
-    def score(self, X: Table, y: object = None, context: ContextTable | None = None) -> float:
-        """Mean log-density of the rows, in nats. `y` is ignored."""
-        return float(self.score_samples(X, context).mean())
-
-    def anomaly_score(self, X: Table, context: ContextTable | None = None) -> FloatArray:
-        """Anomaly score of each row, `(N,)`: a strictly decreasing function of its log-density.
-
-        Up to 100, the score is the percentage of reference rows that are more likely. These are the validation rows of
-        training, or all fitted rows if there are fewer than 100 of those. Rows less likely than all of them score above
-        100: each further point means that rows as unlikely are ten times as rare, extrapolated with an exponential
-        tail. A row with density zero scores 1e300. ROC curves are those of `-score_samples`.
-
-        Arguments:
-            X: The table, `(N, columns)`.
-            context: Context of the rows, a table of N rows, if the density was fitted with one.
-
-        Example:
-            >>> table = np.random.default_rng(0).normal(size=(200, 2))
-            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
-            >>> usual, odd, odder = density.anomaly_score(np.array([[0.0, 0.0], [5.0, -5.0], [20.0, -20.0]]))
-            >>> bool(usual < 100 < odd < odder)
-            True
-        """
-        return self.percentiles(self.score_samples(X, context))
-
-    def percentiles(self, log_density: ArrayLike) -> FloatArray:
-        """Anomaly scores of rows whose log-densities `(N,)` are known, `(N,)`: see `anomaly_score`."""
-        check_is_fitted(self, "model_")
-        return rank_log_density(log_density, self.reference_scores_)
-
-    def sample(
-        self,
-        n: int = 1,
-        context: ContextTable | None = None,
-        random_state: RandomState = None,
-        given: Given | None = None,
-    ) -> Any:
-        """Sample new rows, in a table of the same library, columns and dtypes as the fitted table.
-
-        Arguments:
-            n: Number of rows; with a context or a table of conditions, number of consecutive rows for each of its rows.
-            context: Context of the rows, if the density was fitted with one.
-            random_state: Seed, NumPy `RandomState`, or `torch.Generator`, which is advanced.
-            given: Conditions on columns, by name: a value, a range `(low, high)` with both ends included, either of
-                which may be None, a list or a set of values, or `elflow.MISSING`. Or a table with a row of conditions
-                each; columns that it lacks, and NaN, are drawn. See `iter_given_samples` for how they are drawn.
-
-        Example:
-            >>> table = np.random.default_rng(0).normal(size=(200, 2))
-            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
-            >>> density.sample(3, random_state=1).shape
-            (3, 2)
-            >>> rows = density.sample(3, given={0: 0.5, 1: (0, None)}, random_state=1)
-            >>> bool((rows[:, 0] == 0.5).all()), bool((rows[:, 1] >= 0).all())
-            (True, True)
-        """
-        if given is not None:
-            return self._collect_given_samples(n, given, context, random_state)
-        blocks = list(self._iter_encoded_samples(n, context, random_state))
-        return self.schema_.decode(np.concatenate(blocks or [np.zeros((0, self.schema_.features))]))
-
-    def iter_samples(
-        self,
-        n: int = 1,
-        context: ContextTable | None = None,
-        random_state: RandomState = None,
-        block: int = SAMPLE_BLOCK,
-    ) -> Iterator[Any]:
-        """Sample the rows of `sample` block by block, with memory that does not depend on their number.
-
-        The rows do not depend on the size of the blocks. A context that exceeds the memory can be passed `SAMPLE_BLOCK`
-        rows at a time, with one `torch.Generator` as the `random_state` of all calls: the rows are those of one call
-        with the whole context.
-
-        Arguments:
-            n: Number of rows; with a context, number of consecutive rows for each row of the context.
-            context: Context of the rows, if the density was fitted with one.
-            random_state: Seed, NumPy `RandomState`, or `torch.Generator`, which is advanced.
-            block: Maximum number of rows in a block, which is at most `SAMPLE_BLOCK`.
-
-        Example:
-            >>> rng = np.random.default_rng(0)
-            >>> density = FlowDensity(max_steps=20, random_state=0).fit(rng.normal(size=(200, 2)))
-            >>> blocks = list(density.iter_samples(100, random_state=0, block=40))
-            >>> [len(block) for block in blocks]
-            [40, 40, 20]
-            >>> bool((np.concatenate(blocks) == density.sample(100, random_state=0)).all())
-            True
-        """
-        check_count("block", block)
-        for z in self._iter_encoded_samples(n, context, random_state):
-            for start in range(0, len(z), block):
-                yield self.schema_.decode(z[start : start + block])
-
-    def row_origin(self, X: Table) -> NDArray[np.str_]:
-        """Origin of each row: `"training"` or `"validation"` if the density was fitted to it, otherwise `"new"`.
-
-        Rows are recognised by hashes of the values of the fitted columns. Other columns, the order of columns and rows,
-        dtypes, the library of the table and the context do not matter. If more than two million rows were fitted, some
-        rows may be `"unknown"`.
-
-        Arguments:
-            X: The table, `(N, columns)`.
-
-        Returns:
-            Origins, `(N,)`.
-
-        Example:
-            >>> table = np.random.default_rng(0).normal(size=(200, 2))
-            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table[:100])
-            >>> origins, counts = np.unique(density.row_origin(table), return_counts=True)
-            >>> origins.tolist(), counts.tolist()
-            (['new', 'training', 'validation'], [100, 90, 10])
-        """
-        check_is_fitted(self, "model_")
-        frame = self._as_frame(X)
-        if self.row_hashes_ is None:
-            return np.full(len(frame), UNKNOWN, dtype="<U10")
-        return self.row_hashes_.find_origins(hash_rows(self.schema_, frame))
-
-    def validation_mask(self, X: Table) -> BoolArray | None:
-        """Mask of the rows of X that were validation rows of training, `(N,)`; None if the density saw no row of X.
-
-        Rows are recognised in any order: see `row_origin`, which also tells training rows from new rows.
-
-        Example:
-            >>> table = np.random.default_rng(0).normal(size=(200, 2))
-            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
-            >>> int(density.validation_mask(table[::-1]).sum())
-            20
-            >>> density.validation_mask(table + 1) is None
-            True
-        """
-        origins = self.row_origin(X)
-        return None if np.isin(origins, (NEW, UNKNOWN)).all() else origins == VALIDATION
-
-    def encode(self, X: Table, random_state: RandomState = 0) -> tuple[FloatArray, FloatArray]:
-        """Encode rows as the numbers z that the flow models, with a random point of each cell.
-
-        A density q of z gives a density of the rows, in the units of the data: log q(z) + log_volume.
-
-        Arguments:
-            X: The table, `(N, columns)`.
-            random_state: Seed or generator of the random points.
-
-        Returns:
-            z, `(N, features)`, and log_volume, `(N,)`.
-
-        Example:
-            >>> table = np.random.default_rng(0).normal(size=(200, 2))
-            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
-            >>> z, log_volume = density.encode(table)
-            >>> z.shape, log_volume.shape
-            ((200, 2), (200,))
-        """
-        check_is_fitted(self, "model_")
-        rows = self._encode(self._as_frame(X))
-        noise = check_random_state(random_state).uniform(size=(len(rows), len(self.schema_.cells)))
-        uniform = Dequantized(self.model_.flow, self.schema_.exact, self.schema_.cells)
-        z, log_volume = uniform.dequantize(rows.x, noise=torch.from_numpy(noise))
-        return z.double().numpy(), log_volume.double().numpy()
-
-    def inverse_residual(self, X: Table, context: ContextTable | None = None) -> float:
-        """Maximum of |f(f^-1(z)) - z| / (1 + |z|) over the latent points z of the rows.
-
-        Arguments:
-            X: The table, `(N, columns)`.
-            context: Context of the rows, a table of N rows, if the density was fitted with one.
-
-        Example:
-            >>> table = np.random.default_rng(0).normal(size=(200, 2))
-            >>> density = FlowDensity(max_steps=20, random_state=0).fit(table)
-            >>> density.inverse_residual(table) < 1e-3
-            True
-        """
-        check_is_fitted(self, "model_")
-        blocks = self._iter_blocks(X, context)
-        return max(measure_inverse_residual(self.model_, self._encode(*block)) for block in blocks)
-
     def save(self, path: str | os.PathLike[str], notes: dict[str, Any] | None = None) -> None:
         """Write the fitted density to one safetensors file, atomically; `elflow.load` reads it.
 
@@ -538,11 +329,7 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
             True
         """
         check_is_fitted(self, "model_")
-        extra = {} if self.row_hashes_ is None else {ROW_HASHES: self.row_hashes_.to_tensor()}
-        # The weights were trained in single precision: a file of half the size stores them exactly.
-        weights = deepcopy(self.model_).float()
-        training, known = self.training_.to_dict(), self.score_fixed_rows()
-        write_model(Path(path), "FlowDensity", self.config, weights, training, notes, extra, known, self.held_out_)
+        write_density(self, Path(path), notes)
 
     def score_fixed_rows(self) -> list[float | None]:
         """Log-densities of a few rows that follow from the columns alone, None where they are not finite.
@@ -576,42 +363,7 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
     @classmethod
     def from_file(cls, file: ModelFile) -> FlowDensity:
         """Build a density from the content of a model file."""
-        config = deepcopy(file.config)
-        check_config(cls, config, file.n_values)
-        density = set_config(cls(**config["parameters"]), config, file.training)
-        tensors = dict(file.tensors)
-        hashes = tensors.pop(ROW_HASHES, None)
-        density.row_hashes_ = None if hashes is None else RowHashes.from_tensor(hashes, file.config["hash_limit"])
-        fill_module(density.model_, tensors, file.version)
-        density.model_.double()  # files are in single precision, scores in double
-        check_schemas(density)
-        density.held_out_ = check_held_out(file.held_out, density.schema_, density.context_schema_)
-        return density
-
-    def _resolve_settings(self, n_rows: int) -> tuple[dict[str, Any], Recipe]:
-        """Arguments of the flow and training settings for this number of training rows, defaults included."""
-        features = self.schema_.features
-        context = 0 if self.context_schema_ is None else self.context_schema_.context_features
-        members = default_members(n_rows, features, context) if self.members is None else list(self.members)
-        flows = [member for member in members if member != "gaussian"]
-        recipe = default_recipe(
-            n_rows,
-            features,
-            optimizer=default_optimizers(flows, n_rows),
-            learning_rate=self.learning_rate,
-            schedule=self.schedule,
-            weight_decay=self.weight_decay,
-            batch_size=self.batch_size,
-            max_steps=self.max_steps,
-            patience=self.patience,
-            time_limit=self.time_limit,
-        )
-        options = default_options(self.flow, n_rows, features) | (self.flow_options or {})
-        options["members"] = [[position, member] for position, member in enumerate(flows)]
-        if len(flows) < len(members):
-            options["members"].append([len(flows), "gaussian"])
-        options["components"] = 1 if context else N_COMPONENTS[-1]
-        return options, recipe
+        return read_density(cls, file)
 
     def _warn_without_flows(self, members: Sequence[str]) -> None:
         """Warn if the flows were left out because they could not be trained, which otherwise only the weights show."""
@@ -622,16 +374,6 @@ class FlowDensity(DensityMixin, MemorizationQueries, FittedTables):
             )
             self.warnings_ = [*self.warnings_, message]
             warn_user(message)
-
-    def _iter_encoded_samples(
-        self, n: int, context: ContextTable | None, random_state: RandomState
-    ) -> Iterator[FloatArray]:
-        """Samples as features, `(rows, features)` in each block."""
-        check_is_fitted(self, "model_")
-        check_count("n", n)
-        warn_if_forked()
-        c = encode_context(self.context_schema_, self._as_context(context))
-        return iter_samples(self.model_, n, c, as_generator(random_state))
 
 
 def _describe_setting(value: Any) -> Any:

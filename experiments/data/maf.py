@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elflow._checks import check_choice, check_count, join_names
-from elflow.io import csv
 from elflow.io.archives import reading
+from experiments.data._maf_files import PARTS, check_shape, iter_arrays, map_array, read_columns
 from experiments.data.frames import read_frame
 
 __all__ = ["MAF_SETS", "REDRAWN_SETS", "Splits", "find_maf", "maf_files", "prepare_patches", "read_maf"]
@@ -29,7 +29,6 @@ MAF_SETS = ("power", "gas", "hepmass", "miniboone", "bsds300")
 """Data sets of the archive."""
 REDRAWN_SETS = ("bsds300-patches", "power-halfyear")
 """Similar data sets from the same sources."""
-PARTS = ("train", "val", "test")
 NOT_SENSORS = ("Time", "Meth", "Eth")
 """Columns of GAS that are dropped: the time and the two gas concentrations."""
 MAX_CORRELATION = 0.98
@@ -162,31 +161,31 @@ def prepare_patches(patches: np.ndarray, rng: np.random.Generator, dtype: type =
 # Recipes of the data sets
 
 
-def _power(place: Path, seed: int) -> Splits:
+def _read_power(place: Path, seed: int) -> Splits:
     path = place / "data.npy"
-    data = _numpy(path, 8)
+    data = map_array(path, 8)
     n = len(data)
     rng = np.random.RandomState(42)  # generator and seed of MAF's code
     order = rng.permutation(n)
     voltage, active, meters = 0.01 * rng.rand(n), 0.001 * rng.rand(n), rng.rand(n, 3)
     noises: dict[int, Any] = {0: active, 2: voltage, 4: meters[:, 0], 5: meters[:, 1], 6: meters[:, 2], 7: 0.0}
     columns = (data[:, i].astype(np.float64)[order] + noise for i, noise in noises.items())
-    return _standardised(path, columns, 6, _tenths(path, n), ddof=0)
+    return _standardize(path, columns, 6, _count_parts(path, n), ddof=0)
 
 
-def _gas(place: Path, seed: int) -> Splits:
+def _read_gas(place: Path, seed: int) -> Splits:
     path = place / "ethylene_CO.pickle"
     if path.is_file():
         table = read_frame(path)
     else:
         path = place / "ethylene_CO.csv"
-        table = _numbers(path)
+        table = read_columns(path)
         table.pop("Unnamed: 0", None)  # the index that pandas writes
     absent = [name for name in NOT_SENSORS if name not in table]
     if absent:
         raise ValueError(f"{path} must have the columns {join_names(NOT_SENSORS)}, got {join_names(list(table))}")
     sensors = [name for name in table if name not in NOT_SENSORS]
-    sizes = _tenths(path, len(table["Time"]))
+    sizes = _count_parts(path, len(table["Time"]))
     z = np.empty((len(sensors), sum(sizes)))  # sensors first, so that their products need no copy
     for row, name in zip(z, sensors, strict=True):
         row[:] = table.pop(name)
@@ -196,7 +195,7 @@ def _gas(place: Path, seed: int) -> Splits:
         if not norm > 0:
             raise ValueError(f"{path} must have finite values that differ in each column, got others in {name!r}")
         row *= math.sqrt(len(row) - 1) / norm
-    kept = _uncorrelated(z @ z.T / (z.shape[1] - 1))
+    kept = _drop_correlated(z @ z.T / (z.shape[1] - 1))
     _check_width(path, len(kept), 8, f"sensors that do not correlate above {MAX_CORRELATION}")
     x = np.empty((z.shape[1], len(kept)), np.float32)
     for j, i in enumerate(kept):
@@ -204,7 +203,7 @@ def _gas(place: Path, seed: int) -> Splits:
     return _split(x, sizes)
 
 
-def _uncorrelated(correlation: np.ndarray) -> list[int]:
+def _drop_correlated(correlation: np.ndarray) -> list[int]:
     """Remove the first column that correlates with another until none is left; return the remaining columns."""
     close = correlation > MAX_CORRELATION
     np.fill_diagonal(close, False)
@@ -214,9 +213,9 @@ def _uncorrelated(correlation: np.ndarray) -> list[int]:
     return kept
 
 
-def _hepmass(place: Path, seed: int) -> Splits:
+def _read_hepmass(place: Path, seed: int) -> Splits:
     path, path_of_test = place / "1000_train.csv", place / "1000_test.csv"
-    fitted, tested = _signal(path), _signal(path_of_test)
+    fitted, tested = _read_signal(path), _read_signal(path_of_test)
     absent = [name for name in fitted if name not in tested]  # the header of MAF's test file has one name too many
     if absent:
         raise ValueError(
@@ -229,26 +228,28 @@ def _hepmass(place: Path, seed: int) -> Splits:
     kept = [name for name, column in fitted.items() if (column == column.min()).sum() <= MAX_REPEATS]
     _check_width(path, len(kept), 21, f"features whose smallest value occurs at most {MAX_REPEATS} times")
     columns = (np.concatenate([fitted[name], tested[name]]) for name in kept)
-    return _standardised(path, columns, 21, (n - n_val, n_val, n_test), ddof=1)
+    return _standardize(path, columns, 21, (n - n_val, n_val, n_test), ddof=1)
 
 
-def _signal(path: Path) -> dict[str, np.ndarray]:
+def _read_signal(path: Path) -> dict[str, np.ndarray]:
     """Features of the rows whose first column is 1."""
 
     def of_class_one(table: pa.Table) -> pa.Table:
         label = pc.cast(table.column(0), pa.float64())
         return table.remove_column(0).filter(pc.equal(label, 1.0))
 
-    return _numbers(path, of_class_one)
+    return read_columns(path, of_class_one)
 
 
-def _miniboone(place: Path, seed: int) -> Splits:
+def _read_miniboone(place: Path, seed: int) -> Splits:
     path = place / "data.npy"
-    data = _numpy(path, 43)
-    return _standardised(path, (column.astype(np.float64) for column in data.T), 43, _tenths(path, len(data)), ddof=0)
+    data = map_array(path, 43)
+    return _standardize(
+        path, (column.astype(np.float64) for column in data.T), 43, _count_parts(path, len(data)), ddof=0
+    )
 
 
-def _bsds300(place: Path, seed: int) -> Splits:
+def _read_bsds300(place: Path, seed: int) -> Splits:
     path = place / "BSDS300.hdf5"
     try:
         import h5py  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -259,7 +260,7 @@ def _bsds300(place: Path, seed: int) -> Splits:
         for part in ("train", "validation", "test"):
             if part not in file:
                 raise ValueError(f"it must have a data set {part!r}, got {join_names(list(file))}")
-            _check_shape(f"{part!r} in it", file[part], 63)
+            check_shape(f"{part!r} in it", file[part], 63)
             x = np.empty(file[part].shape, np.float32)
             if len(x):
                 file[part].read_direct(x)  # HDF5 converts as it reads
@@ -267,22 +268,22 @@ def _bsds300(place: Path, seed: int) -> Splits:
     return Splits(*parts)
 
 
-def _bsds300_patches(place: Path, seed: int) -> Splits:
+def _read_patches(place: Path, seed: int) -> Splits:
     path = place / "bsds300_patches_u8.npz"
     parts = []
-    for i, (part, patches) in enumerate(_arrays(path)):
-        _check_shape(f"{part!r} of {path}", patches, 64)
+    for i, (part, patches) in enumerate(iter_arrays(path)):
+        check_shape(f"{part!r} of {path}", patches, 64)
         if patches.dtype != np.uint8:
             raise ValueError(f"{part!r} of {path} must be of uint8, got {patches.dtype}")
         parts.append(prepare_patches(patches, np.random.default_rng([seed, i])))
     return Splits(*parts)
 
 
-def _power_halfyear(place: Path, seed: int) -> Splits:
+def _read_power_halfyear(place: Path, seed: int) -> Splits:
     path = place / "power_halfyear_maf.npz"
     parts = []
-    for part, x in _arrays(path):
-        _check_shape(f"{part!r} of {path}", x, 6)
+    for part, x in iter_arrays(path):
+        check_shape(f"{part!r} of {path}", x, 6)
         parts.append(np.ascontiguousarray(x, np.float32))
     return Splits(*parts)
 
@@ -304,67 +305,21 @@ class _Set:
 
 
 SETS = {
-    "power": _Set(("power",), ("data.npy",), _power),
-    "gas": _Set(("gas",), ("ethylene_CO.pickle",), _gas, instead=("ethylene_CO.csv",)),
-    "hepmass": _Set(("hepmass",), ("1000_train.csv", "1000_test.csv"), _hepmass),
-    "miniboone": _Set(("miniboone",), ("data.npy",), _miniboone),
-    "bsds300": _Set(("BSDS300", "bsds300"), ("BSDS300.hdf5",), _bsds300),
-    "bsds300-patches": _Set(("",), ("bsds300_patches_u8.npz",), _bsds300_patches),
-    "power-halfyear": _Set(("",), ("power_halfyear_maf.npz",), _power_halfyear),
+    "power": _Set(("power",), ("data.npy",), _read_power),
+    "gas": _Set(("gas",), ("ethylene_CO.pickle",), _read_gas, instead=("ethylene_CO.csv",)),
+    "hepmass": _Set(("hepmass",), ("1000_train.csv", "1000_test.csv"), _read_hepmass),
+    "miniboone": _Set(("miniboone",), ("data.npy",), _read_miniboone),
+    "bsds300": _Set(("BSDS300", "bsds300"), ("BSDS300.hdf5",), _read_bsds300),
+    "bsds300-patches": _Set(("",), ("bsds300_patches_u8.npz",), _read_patches),
+    "power-halfyear": _Set(("",), ("power_halfyear_maf.npz",), _read_power_halfyear),
 }
 """Data sets by name."""
-
-
-# Files
-
-
-def _numpy(path: Path, width: int) -> np.ndarray:
-    """A memory-mapped array `(N, width)`."""
-    with reading(path):
-        data = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(data, np.ndarray):
-            raise ValueError("it holds several arrays")
-    _check_shape(str(path), data, width)
-    return data
-
-
-def _arrays(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """The three arrays of an .npz file, read one at a time."""
-    with path.open("rb") as stream:  # NumPy leaves a damaged file open
-        with reading(path):
-            file = np.load(stream, allow_pickle=False)
-            names = getattr(file, "files", [])
-            if any(part not in names for part in PARTS):
-                raise ValueError(f"it must have the arrays {join_names(PARTS)}, got {join_names(names)}")
-        for part in PARTS:
-            with reading(path):
-                x = file[part]
-            yield part, x
-
-
-def _numbers(path: Path, select: Callable[[pa.Table], pa.Table] = lambda table: table) -> dict[str, np.ndarray]:
-    """Columns of a text table in float64, with a function applied to each block of rows."""
-    dialect = csv.sniff(path)
-    with path.open(encoding="utf-8-sig") as lines:
-        header = next(line for line in lines if line.strip())
-        extra = next(lines).count(dialect.separator) - header.count(dialect.separator)
-    names = list(
-        dialect.names[: len(dialect.names) + min(extra, 0)]
-    )  # a header may have more or fewer names than there are columns
-    dialect = replace(dialect, names=(*names, *(f"Unnamed: {len(names) + i}" for i in range(extra))))
-    parts: list[list[np.ndarray]] = []
-    for block in csv.read_blocks(path, dialect, names):
-        with reading(path):
-            table = select(block)
-            parts.append([pc.cast(column, pa.float64()).to_numpy() for column in table.columns])
-            names = table.column_names
-    return {name: np.concatenate([part.pop(0) for part in parts]) for name in names}
 
 
 # Helpers of the recipes
 
 
-def _tenths(path: Path, n: int) -> tuple[int, int, int]:
+def _count_parts(path: Path, n: int) -> tuple[int, int, int]:
     """Numbers of rows for training, validation and test."""
     test = int(0.1 * n)
     val = int(0.1 * (n - test))
@@ -373,7 +328,7 @@ def _tenths(path: Path, n: int) -> tuple[int, int, int]:
     return n - test - val, val, test
 
 
-def _standardised(path: Path, columns: Iterable[np.ndarray], features: int, sizes: Sequence[int], ddof: int) -> Splits:
+def _standardize(path: Path, columns: Iterable[np.ndarray], features: int, sizes: Sequence[int], ddof: int) -> Splits:
     """Splits of float64 columns, standardised by the training and validation rows."""
     x = np.empty((sum(sizes), features), np.float32)
     for j, column in enumerate(columns):
@@ -396,8 +351,3 @@ def _split(x: np.ndarray, sizes: Sequence[int]) -> Splits:
 def _check_width(path: Path, count: int, expected: int, what: str) -> None:
     if count != expected:
         raise ValueError(f"{path} must have {expected} {what}, got {count}: this is not the file of MAF's archive")
-
-
-def _check_shape(name: str, a: Any, width: int) -> None:
-    if len(a.shape) != 2 or a.shape[1] != width or a.dtype.kind not in "fiu":
-        raise ValueError(f"{name} must hold numbers of shape (N, {width}), got {a.dtype} of shape {a.shape}")

@@ -15,8 +15,9 @@ from statistics import StatisticsError
 from experiments.framework.experiment import Experiment, Plan, Record, Report, Table
 from experiments.framework.page import render_table
 from experiments.framework.results import FOLDER, read_result
-from experiments.paper import _judges as judges
-from experiments.paper._judges import PEERS, Finding, Records
+from experiments.paper.judges import densities, mathematics, toys, training
+from experiments.paper.judges.finding import Finding, Records
+from experiments.paper.judges.toys import PEERS
 from experiments.paper.published import TEXT, TOY_SYSTEMS, find
 
 __all__ = ["CLAIMS", "END", "START", "Claim", "evaluate", "render", "update_page", "with_claims"]
@@ -90,19 +91,19 @@ def _toy_claims(name: str, title: str, table: int, digits: int, rank: str) -> li
     peers = ", ".join(f"{TOY_SYSTEMS[m]} {find(table, TOY_SYSTEMS[m], name).value:.{digits}f}" for m in PEERS)
     printed = _figure(table, name, digits)
     claims: list[tuple[str, str, Callable[[Records], Finding | None], Callable[..., Sequence[Records]]]] = [
-        (f"ELF-AR on {title}, with our bumps", printed, judges.judge_toy(name, "elf", digits), tuple),
+        (f"ELF-AR on {title}, with our bumps", printed, toys.judge_toy(name, "elf", digits), tuple),
         (
             f"ELF-AR on {title}, with the paper's weights",
             _figure(table, name, digits),
-            judges.judge_toy(name, "elf-paper", digits),
+            toys.judge_toy(name, "elf-paper", digits),
             tuple,
         ),
-        (f"ELF-AR is first on {title}", rank, judges.judge_rank(name), judges.prefer_most_systems),
-        (f"Compared systems on {title}", peers, judges.judge_peers(name, digits), judges.fill_in_models),
+        (f"ELF-AR is first on {title}", rank, toys.judge_rank(name), toys.prefer_most_systems),
+        (f"Compared systems on {title}", peers, toys.judge_peers(name, digits), toys.fill_in_models),
         (
             f"ELF-AR trains fastest on {title}, but for Affine Coupling",
-            judges.print_times(name, table),
-            judges.judge_speed(name),
+            toys.print_times(name, table),
+            toys.judge_speed(name),
             tuple,
         ),
     ]
@@ -110,71 +111,81 @@ def _toy_claims(name: str, title: str, table: int, digits: int, rank: str) -> li
 
 
 CLAIMS: Sequence[Claim] = [
-    Claim("4.1", "The Lipschitz constant of a network is exact", "proof", "networks", judges.judge_networks),
-    Claim("B", "Computing it takes O(H^2)", "H^2", "runtime", judges.judge_cost),
+    Claim("4.1", "The Lipschitz constant of a network is exact", "proof", "networks", mathematics.judge_networks),
+    Claim("B", "Computing it takes O(H^2)", "H^2", "runtime", mathematics.judge_cost),
     Claim(
         "B",
         "Time is quadratic in units and linear in networks, R^2 of the fits",
         f"{TEXT['r2_units']} and {TEXT['r2_networks']}",
         "runtime",
-        judges.judge_fits,
+        mathematics.judge_fits,
     ),
     Claim(
         "5.1",
         "Exact constants learn abs(x), spectral norms do not",
         "figure 4",
         "absolute-value",
-        judges.judge_absolute,
+        mathematics.judge_absolute,
     ),
-    Claim("D", "ELF with ReLU learns nothing", "figure 7", "relu-flow", judges.judge_relu("elf-relu", False)),
+    Claim("D", "ELF with ReLU learns nothing", "figure 7", "relu-flow", mathematics.judge_relu("elf-relu", False)),
     Claim(
         "D",
         "Residual flows with ReLU learn nothing",
         "figure 7",
         "relu-flow",
-        judges.judge_relu("residual-relu", False),
+        mathematics.judge_relu("residual-relu", False),
     ),
-    Claim("D", "Residual flows with ELU learn", "figure 7", "relu-flow", judges.judge_relu("residual-elu", True)),
+    Claim("D", "Residual flows with ELU learn", "figure 7", "relu-flow", mathematics.judge_relu("residual-elu", True)),
     Claim(
         "eq. 3.2",
         "The fixed-point iteration converges as Lip^n / (1 - Lip)",
         "bound",
         "theory",
-        judges.judge_convergence,
+        mathematics.judge_convergence,
     ),
-    Claim("4.3", "The iteration also converges over the whole vector", "stated", "theory", judges.judge_vectors),
+    Claim("4.3", "The iteration also converges over the whole vector", "stated", "theory", mathematics.judge_vectors),
     Claim(
         "4",
         "Log-determinants lie between d ln(1 - Lip) and d ln(1 + Lip)",
         "bound",
         "theory",
-        judges.judge_determinants,
+        mathematics.judge_determinants,
     ),
-    Claim("lemma A.2", "Increasing maps are affine maps of x + g", "proof", "theory", judges.judge_epsilon("lemma-a2")),
+    Claim(
+        "lemma A.2",
+        "Increasing maps are affine maps of x + g",
+        "proof",
+        "theory",
+        mathematics.judge_epsilon("lemma-a2"),
+    ),
     Claim(
         "lemma A.5",
         "FELU networks approximate 1-Lipschitz functions",
         "proof",
         "theory",
-        judges.judge_epsilon("lemma-felu", "with the sign corrected"),
+        mathematics.judge_epsilon("lemma-felu", "with the sign corrected"),
     ),
     Claim(
         "theorem A.1",
         "Hypernetworks of them do so for every context",
         "proof",
         "theory",
-        judges.judge_epsilon("theorem-a1", "d = 2"),
+        mathematics.judge_epsilon("theorem-a1", "d = 2"),
     ),
-    Claim("5.4.1", "The one-dimensional map has no closed-form inverse", "none", "sampling", judges.judge_inverse),
+    Claim("5.4.1", "The one-dimensional map has no closed-form inverse", "none", "sampling", mathematics.judge_inverse),
     Claim(
-        "4.3", "The iteration over the vector is an efficient inverse", "stated", "sampling", judges.judge_fixed_point
+        "4.3",
+        "The iteration over the vector is an efficient inverse",
+        "stated",
+        "sampling",
+        mathematics.judge_fixed_point,
     ),
     Claim(
         "5.4.1",
         "Evaluations of a sample, and speed-up over one value at a time",
         f"{TEXT['sampling_calls']} instead of {TEXT['cifar10_dimensions']:,}, {TEXT['sampling_speedup']:.0f} times",
         "sampling",
-        judges.judge_speedup,
+        mathematics.judge_speedup,
     ),
     *_toy_claims("eight-gaussians", "eight Gaussians", 1, 1, "tied with CP-Flow"),
     *_toy_claims("checkerboard", "the checkerboard", 6, 2, "tied with NAF"),
@@ -183,41 +194,65 @@ CLAIMS: Sequence[Claim] = [
         "ELF-AR on POWER, GAS, HEPMASS, MINIBOONE",
         ", ".join(_figure(2, name) for name in TABLES),
         "tabular",
-        judges.judge_tables(TABLES),
+        densities.judge_tables(TABLES),
     ),
-    Claim("table 2", "ELF-AR on BSDS300", _figure(2, "bsds300"), "tabular", judges.judge_patches),
+    Claim("table 2", "ELF-AR on BSDS300", _figure(2, "bsds300"), "tabular", densities.judge_patches),
     Claim(
-        "table 2", "ELF-AR is ahead of MAF on BSDS300", _lead(2, "bsds300", "MAF"), "tabular", judges.judge_table_rank
+        "table 2",
+        "ELF-AR is ahead of MAF on BSDS300",
+        _lead(2, "bsds300", "MAF"),
+        "tabular",
+        densities.judge_table_rank,
     ),
-    Claim("table 3", "ELF-AR on MNIST", _figure(3, "mnist"), "images", judges.judge_images("mnist-variational")),
-    Claim("table 3", "ELF-AR on CIFAR-10", _figure(3, "cifar10"), "images", judges.judge_images("cifar10-uniform")),
+    Claim("table 3", "ELF-AR on MNIST", _figure(3, "mnist"), "images", densities.judge_images("mnist-variational")),
+    Claim(
+        "table 3",
+        "ELF-AR on CIFAR-10",
+        _figure(3, "cifar10"),
+        "images",
+        densities.judge_images("cifar10-uniform"),
+    ),
     Claim(
         "table 3",
         "ELF-AR on ImageNet 32x32",
         _figure(3, "imagenet32"),
         "images",
-        judges.judge_images("imagenet32-variational"),
+        densities.judge_images("imagenet32-variational"),
     ),
     Claim(
         "table 3",
         "ELF-AR on ImageNet 64x64",
         _figure(3, "imagenet64"),
         "images",
-        judges.judge_images("imagenet64-variational"),
+        densities.judge_images("imagenet64-variational"),
     ),
-    Claim("table 3", "Bits that learned noise saves", _gains(), "images", judges.judge_variational),
-    Claim("table 3", "ELF-AR is ahead of Glow", _lead(3, "mnist", "Glow"), "images", judges.judge_glow),
+    Claim("table 3", "Bits that learned noise saves", _gains(), "images", densities.judge_variational),
+    Claim("table 3", "ELF-AR is ahead of Glow", _lead(3, "mnist", "Glow"), "images", densities.judge_glow),
     Claim(
-        "tables 4, 5", "Parameters of the small models", "1.9M, 1.9M, 4.1M", "parameter-efficiency", judges.judge_counts
+        "tables 4, 5",
+        "Parameters of the small models",
+        "1.9M, 1.9M, 4.1M",
+        "parameter-efficiency",
+        densities.judge_counts,
     ),
-    Claim("table 4", "MNIST with 1.9M parameters", _figure(4, "mnist"), "parameter-efficiency", judges.judge_small),
-    Claim("H", "Samples look like the data", "figures 11, 12", "samples", judges.judge_samples),
-    Claim("6", "Narrow modes lead to bad local minima", "stated", "ablation", judges.judge_minima),
     Claim(
-        "6", "There is no bias towards simple solutions where data are few", "stated", "limits", judges.judge_simplicity
+        "table 4",
+        "MNIST with 1.9M parameters",
+        _figure(4, "mnist"),
+        "parameter-efficiency",
+        densities.judge_small,
     ),
-    Claim("F", "Averaged weights and clipped gradients help", "used", "limits", judges.judge_averaging),
-    Claim("6", "Parameters grow fast with the dimension", "stated", "theory", judges.judge_growth),
+    Claim("H", "Samples look like the data", "figures 11, 12", "samples", densities.judge_samples),
+    Claim("6", "Narrow modes lead to bad local minima", "stated", "ablation", training.judge_minima),
+    Claim(
+        "6",
+        "There is no bias towards simple solutions where data are few",
+        "stated",
+        "limits",
+        training.judge_simplicity,
+    ),
+    Claim("F", "Averaged weights and clipped gradients help", "used", "limits", training.judge_averaging),
+    Claim("6", "Parameters grow fast with the dimension", "stated", "theory", mathematics.judge_growth),
 ]
 
 

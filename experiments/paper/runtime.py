@@ -17,8 +17,8 @@ from elflow.kernels import native
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
 from experiments.framework.figure import ACCENT, GREEN, INK, SOFT, draw_figure
 from experiments.framework.measure import describe_machine, fit_line, median_times
-from experiments.paper._judges import MIN_FITTED_UNITS
 from experiments.paper.claims import with_claims
+from experiments.paper.judges.mathematics import MIN_FITTED_UNITS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

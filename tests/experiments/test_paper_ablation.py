@@ -6,8 +6,8 @@ import torch
 from elflow.datasets import toy
 from experiments import Plan, load, run
 from experiments.framework.measure import count_parameters
-from experiments.paper import _judges as judges
 from experiments.paper import ablation
+from experiments.paper.judges import training
 
 FEATURES = {"power-halfyear": 6, "magic": 10, "digits": 64}
 
@@ -64,5 +64,5 @@ def test_one_seed_gives_no_verdict(n_seeds, expected, tmp_path):
     }
     report = ablation.report(Plan(), records, tmp_path)
     assert expected in report.text
-    verdict = judges.judge_minima(records).verdict
+    verdict = training.judge_minima(records).verdict
     assert verdict == ("reproduced" if n_seeds > 1 else "not comparable: one seed, modes of width 0.1")

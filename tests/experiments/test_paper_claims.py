@@ -8,8 +8,8 @@ import experiments
 from experiments import Plan, load
 from experiments.command import main
 from experiments.framework.results import read_result
-from experiments.paper import _judges as judges
 from experiments.paper.claims import CLAIMS, END, START, evaluate, render, update_page
+from experiments.paper.judges import densities, finding, mathematics, toys, training
 from experiments.registry import GROUPS
 
 PAGE = Path(experiments.__file__).parent.parent / "docs" / "paper.md"
@@ -83,7 +83,7 @@ def is_stored(name):
     ],
 )
 def test_figures_are_compared_up_to_their_rounding(here, paper, tolerance, higher, verdict):
-    assert judges.compare(here, paper, tolerance, higher) == verdict
+    assert finding.compare(here, paper, tolerance, higher) == verdict
 
 
 def toy_records(gap, steps, model="elf"):
@@ -101,15 +101,15 @@ def toy_records(gap, steps, model="elf"):
     ],
 )
 def test_a_toy_with_fewer_steps_is_worse_for_no_reason_of_its_own(gap, steps, verdict, remark):
-    finding = judges.judge_toy("checkerboard", "elf", 2)(toy_records(gap, steps))
+    finding = toys.judge_toy("checkerboard", "elf", 2)(toy_records(gap, steps))
     assert (finding.verdict, finding.remark) == (verdict, remark)
 
 
 def test_the_place_is_that_among_the_papers_systems_and_among_all():
     records = toy_records(0.05, 10) | toy_records(0.02, 10, "nsf") | toy_records(0.2, 10, "naf")
-    finding = judges.judge_rank("checkerboard")(records)
+    finding = toys.judge_rank("checkerboard")(records)
     assert finding[:2] == ("place 1 of the paper's 2 systems, 2 of all 3", "reproduced")
-    finding = judges.judge_rank("checkerboard")(records | toy_records(0.01, 10, "cpflow"))
+    finding = toys.judge_rank("checkerboard")(records | toy_records(0.01, 10, "cpflow"))
     assert finding[:2] == ("place 2 of the paper's 3 systems, 3 of all 4", "not reproduced")
 
 
@@ -118,15 +118,15 @@ def test_a_fit_below_the_printed_one_is_not_reproduced():
     batches = [64, 128, 256, 512]
     straight = {"sizes": {"units": [16, 32, 64], "batches": batches}}
     straight["times"] = {"units": {"paper": [256.0, 1024.0, 4096.0]}, "batches": {"paper": [1.0, 2.0, 4.0, 8.0]}}
-    assert judges.judge_fits({"times": straight}).verdict == "units reproduced; networks reproduced"
+    assert mathematics.judge_fits({"times": straight}).verdict == "units reproduced; networks reproduced"
     straight["times"]["batches"]["paper"] = [1.0, 3.0, 4.0, 8.0]  # R^2 of 0.98
-    assert judges.judge_fits({"times": straight}).verdict == "units reproduced; networks not reproduced"
+    assert mathematics.judge_fits({"times": straight}).verdict == "units reproduced; networks not reproduced"
 
 
 def test_images_are_comparable_at_the_scale_of_the_paper_only():
     record = {"dataset": "mnist", "dequantization": "variational", "bits": 0.86, "error": 0.001, "scale": "paper"}
     record |= {"train_images": 60_000, "all_test_images": 10_000, "parameters": 5, "steps": 7}
-    judge = judges.judge_images("mnist-variational")
+    judge = densities.judge_images("mnist-variational")
     assert judge({"mnist-variational": record}).verdict == "worse"
     assert judge({"mnist-variational": record | {"bits": 0.84}}).verdict == "better"
     assert judge({"mnist-variational": record | {"dequantization": "uniform", "bits": 0.87}}).verdict == "reproduced"
@@ -139,7 +139,7 @@ def test_images_are_comparable_at_the_scale_of_the_paper_only():
 def test_gains_within_the_errors_are_no_evidence():
     def judge(gain):
         pair = {"digits-uniform": {"bits": 2.0, "error": 0.01}, "digits-variational": {"bits": 2 - gain, "error": 0.01}}
-        return judges.judge_variational(pair).verdict
+        return densities.judge_variational(pair).verdict
 
     assert judge(0.1) == "digits reproduced"
     assert judge(0.01) == "digits not comparable, within two standard errors"
@@ -152,7 +152,7 @@ def test_gains_within_the_errors_are_no_evidence():
 
 def test_an_inverse_that_fails_is_not_better():
     methods = [{"method": "exact", "residual": 0.5, "converged": False}]
-    assert judges.judge_inverse({"digits": {"methods": methods}}).verdict == "not reproduced"
+    assert mathematics.judge_inverse({"digits": {"methods": methods}}).verdict == "not reproduced"
 
 
 def test_bad_minima_are_judged_by_standard_errors():
@@ -161,11 +161,11 @@ def test_bad_minima_are_judged_by_standard_errors():
         runs = [(m, i, gap) for m, some in gaps.items() for i, gap in enumerate(some)]
         return {f"{m}-{i}": {"task": "tight-modes", "model": m, "gap": gap} for m, i, gap in runs}
 
-    assert judges.judge_minima(records([0.2, 0.5, 0.4], [0.02, 0.03, 0.02])).verdict == "reproduced"
-    assert judges.judge_minima(records([0.02, 0.5, 0.02], [0.02, 0.03, 0.02])).verdict == "not reproduced"
-    both = judges.judge_minima(records([0.2, 0.5, 0.4], [0.5, 0.3, 0.4]))
+    assert training.judge_minima(records([0.2, 0.5, 0.4], [0.02, 0.03, 0.02])).verdict == "reproduced"
+    assert training.judge_minima(records([0.02, 0.5, 0.02], [0.02, 0.03, 0.02])).verdict == "not reproduced"
+    both = training.judge_minima(records([0.2, 0.5, 0.4], [0.5, 0.3, 0.4]))
     assert both.verdict.startswith("not comparable: ")
-    assert judges.judge_minima({}) is None
+    assert training.judge_minima({}) is None
 
 
 @pytest.mark.slow

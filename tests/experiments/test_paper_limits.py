@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from experiments import Plan, load, run
-from experiments.paper import _judges as judges
 from experiments.paper import limits, theory
+from experiments.paper.judges import training
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def training_records(plain, both):
     [(0.14, 0.12, "reproduced"), (0.12, 0.12, "not reproduced"), (0.1, 0.2, "not reproduced")],
 )
 def test_averaging_must_help_clearly(plain, both, verdict):
-    assert judges.judge_averaging(training_records(plain, both)).verdict == verdict
+    assert training.judge_averaging(training_records(plain, both)).verdict == verdict
 
 
 @pytest.mark.parametrize(("error", "verdict"), [(3.0, "reproduced"), (0.2, "not reproduced")])
@@ -58,7 +58,7 @@ def test_a_flow_without_error_far_out_is_simple(error, verdict):
         model: {"check": "extrapolation", "model": model, "errors": [{"radius": 6.0, "mean": 0.0, "absolute": error}]}
         for model in limits.EXTRAPOLATED
     }
-    assert judges.judge_simplicity(records).verdict == verdict
+    assert training.judge_simplicity(records).verdict == verdict
 
 
 def test_iterations_until_a_tolerance():

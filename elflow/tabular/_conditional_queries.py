@@ -15,8 +15,7 @@ from elflow._checks import warn_user
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_context
 from elflow.tabular._random import RandomState, as_generator, use_generator
-from elflow.tabular._region_queries import N_POINTS, Given
-from elflow.tabular._subset_queries import SubsetQueries
+from elflow.tabular._region_queries import N_POINTS, Given, RegionQueries
 from elflow.tabular.conditional import Conditional, condition, condition_by_points, pit_values
 from elflow.tabular.frames import ContextTable, Table
 
@@ -26,7 +25,7 @@ MAX_CONDITIONAL_ROWS = 2**12
 """Maximum number of rows whose conditional distributions are computed at a time."""
 
 
-class ConditionalQueries(SubsetQueries):
+class ConditionalQueries(RegionQueries):
     """Methods of a fitted density about the distribution of one column, given all others or some of them."""
 
     def conditional(

@@ -1,4 +1,4 @@
-"""Samples of rows given conditions on columns."""
+"""Samples of rows, with or without conditions on columns."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from elflow._checks import check_count
+from elflow._forks import warn_if_forked
 from elflow.tabular import _summaries
-from elflow.tabular._flow import SAMPLE_BLOCK, encode_context
+from elflow.tabular._arrays import FloatArray
+from elflow.tabular._flow import SAMPLE_BLOCK, encode_context, iter_samples
 from elflow.tabular._given import Missing, build_regions, is_unknown
 from elflow.tabular._info import POOR_SAMPLE_SIZE, Info, make_info, warn_if_poor
 from elflow.tabular._particles import Scorer, draw_points
@@ -20,14 +22,80 @@ from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular._region_queries import Given, RegionQueries
 from elflow.tabular.frames import ContextTable
 
-__all__ = ["GivenSamples"]
+__all__ = ["SampleQueries"]
 
 MAX_DRAWS = SAMPLE_BLOCK // 8
 """Maximum number of rows that are drawn at a time."""
 
 
-class GivenSamples(RegionQueries):
-    """Methods of a fitted density that sample rows given conditions."""
+class SampleQueries(RegionQueries):
+    """Methods of a fitted density that sample rows."""
+
+    def sample(
+        self,
+        n: int = 1,
+        context: ContextTable | None = None,
+        random_state: RandomState = None,
+        given: Given | None = None,
+    ) -> Any:
+        """Sample new rows, in a table of the same library, columns and dtypes as the fitted table.
+
+        Arguments:
+            n: Number of rows; with a context or a table of conditions, number of consecutive rows for each of its rows.
+            context: Context of the rows, if the density was fitted with one.
+            random_state: Seed, NumPy `RandomState`, or `torch.Generator`, which is advanced.
+            given: Conditions on columns, by name: a value, a range `(low, high)` with both ends included, either of
+                which may be None, a list or a set of values, or `elflow.MISSING`. Or a table with a row of conditions
+                each; columns that it lacks, and NaN, are drawn. See `iter_given_samples` for how they are drawn.
+
+        Example:
+            >>> import elflow
+            >>> table = np.random.default_rng(0).normal(size=(200, 2))
+            >>> density = elflow.FlowDensity(max_steps=20, random_state=0).fit(table)
+            >>> density.sample(3, random_state=1).shape
+            (3, 2)
+            >>> rows = density.sample(3, given={0: 0.5, 1: (0, None)}, random_state=1)
+            >>> bool((rows[:, 0] == 0.5).all()), bool((rows[:, 1] >= 0).all())
+            (True, True)
+        """
+        if given is not None:
+            return self._collect_given_samples(n, given, context, random_state)
+        blocks = list(self._iter_encoded_samples(n, context, random_state))
+        return self.schema_.decode(np.concatenate(blocks or [np.zeros((0, self.schema_.features))]))
+
+    def iter_samples(
+        self,
+        n: int = 1,
+        context: ContextTable | None = None,
+        random_state: RandomState = None,
+        block: int = SAMPLE_BLOCK,
+    ) -> Iterator[Any]:
+        """Sample the rows of `sample` block by block, with memory that does not depend on their number.
+
+        The rows do not depend on the size of the blocks. A context that exceeds the memory can be passed `SAMPLE_BLOCK`
+        rows at a time, with one `torch.Generator` as the `random_state` of all calls: the rows are those of one call
+        with the whole context.
+
+        Arguments:
+            n: Number of rows; with a context, number of consecutive rows for each row of the context.
+            context: Context of the rows, if the density was fitted with one.
+            random_state: Seed, NumPy `RandomState`, or `torch.Generator`, which is advanced.
+            block: Maximum number of rows in a block, which is at most `SAMPLE_BLOCK`.
+
+        Example:
+            >>> import elflow
+            >>> rng = np.random.default_rng(0)
+            >>> density = elflow.FlowDensity(max_steps=20, random_state=0).fit(rng.normal(size=(200, 2)))
+            >>> blocks = list(density.iter_samples(100, random_state=0, block=40))
+            >>> [len(block) for block in blocks]
+            [40, 40, 20]
+            >>> bool((np.concatenate(blocks) == density.sample(100, random_state=0)).all())
+            True
+        """
+        check_count("block", block)
+        for z in self._iter_encoded_samples(n, context, random_state):
+            for start in range(0, len(z), block):
+                yield self.schema_.decode(z[start : start + block])
 
     def iter_given_samples(
         self,
@@ -88,6 +156,16 @@ class GivenSamples(RegionQueries):
                 draws = draw_points(scorer, gaussians, regions, None if c is None else c[rows], size, generator)
                 done += size
                 yield self._decode_given(draws.z, part), make_info(draws.effective_sample_size.numpy())
+
+    def _iter_encoded_samples(
+        self, n: int, context: ContextTable | None, random_state: RandomState
+    ) -> Iterator[FloatArray]:
+        """Samples as features, `(rows, features)` in each block."""
+        check_is_fitted(self, "model_")
+        check_count("n", n)
+        warn_if_forked()
+        c = encode_context(self.context_schema_, self._as_context(context))
+        return iter_samples(self.model_, n, c, as_generator(random_state))
 
     def _collect_given_samples(
         self, n: int, given: Given, context: ContextTable | None, random_state: RandomState
