@@ -15,7 +15,7 @@ RULES: dict[str, set[str]] = {
     "transforms": {"functional", "activations", "_checks"},
     "nn": {"transforms", "functional", "_checks"},
     "flows": {"_json_types", "kernels", "nn", "transforms", "functional", "activations", "_checks"},
-    "training": {"_digest", "_interrupts", "_json_types", "flows", "kernels", "_checks", "_files"},
+    "training": {"_digest", "_interrupts", "_json_types", "flows", "nn", "kernels", "_checks", "_files"},
     "_model_file": {"__init__", "_digest", "_json_types", "_checks", "_files"},
     "io": {"_checks", "_files"},
     "datasets": {"_checks"},

@@ -1,5 +1,6 @@
 """The training loop: any flow, known densities, exact resume, the best weights, schedules, limits and the guard."""
 
+import copy
 import csv
 import math
 import os
@@ -19,7 +20,9 @@ from elflow.datasets import toy
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.flows.mixture import FlowMixture
 from elflow.kernels import NonFiniteError
+from elflow.nn import MaskedConvolution
 from elflow.training import OPTIMIZERS, SCHEDULES, Recipe, Rows, Training, fit, image_recipe, processes, run
+from elflow.training.muon import orthogonalize
 from elflow.training.rows import RowSource
 
 TINY = Recipe(max_steps=40, round_steps=10, batch_size=64)
@@ -704,6 +707,31 @@ def test_updates_of_muon_are_orthogonal():
         nearest = u @ vh  # the nearest matrix with orthogonal columns
         assert (update * nearest).sum() / update.norm() / nearest.norm() > 0.85
     assert layers[0].bias.detach() == pytest.approx(bias - 0.1, rel=1e-6)
+
+
+def test_updates_of_convolutions_are_orthogonal():
+    """Each is that of the matrix with a row for each output, without the masked weights."""
+    torch.manual_seed(0)
+    masked = [MaskedConvolution(4, 8, groups) for groups in (1, 2, 2)]
+    plain = torch.nn.Conv2d(6, 8, (2, 2))
+    flow = torch.nn.ModuleList([*masked, plain]).double()
+    before = copy.deepcopy(flow)
+    for parameter in flow.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer = Recipe(learning_rate=0.1, optimizer="muon").make_optimizer(flow)
+    assert [len(group["params"]) for group in optimizer.param_groups if group["orthogonal"]] == [4]
+    optimizer.step()
+    for layer, start in zip(flow, before, strict=True):
+        gradient = copy.deepcopy(start)
+        gradient.weight.data.copy_(layer.weight.grad)
+        update, slope = _make_matrix(start) - _make_matrix(layer), _make_matrix(gradient)
+        expected = orthogonalize(slope) * (slope != 0) * 0.1 * 0.2 * 24**0.5
+        torch.testing.assert_close(update, expected)
+
+
+def _make_matrix(layer):
+    kernel = layer.make_kernel() if isinstance(layer, MaskedConvolution) else layer.weight
+    return kernel.detach().permute(0, 2, 3, 1).flatten(1)
 
 
 def test_networks_without_inputs_are_not_shrunk():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
-__all__ = ["Muon", "list_matrices", "orthogonalize"]
+from elflow.nn import MaskedConvolution
+
+__all__ = ["Layout", "Muon", "find_matrices", "orthogonalize"]
 
 POLYNOMIALS = (
     (8.28721201814563, -23.595886519098837, 17.300387312530933),
@@ -23,6 +25,27 @@ SAFETY = 1.01
 """Factor of the norm by which a matrix is divided: rounding must not push a singular value above 1."""
 RMS = 0.2
 """Root mean square of an update for a learning rate of 1: about that of AdamW, so that both share a learning rate."""
+
+
+class Layout(NamedTuple):
+    """Matrix that a parameter stands for."""
+
+    rows: int
+    columns: int
+    index: Tensor | None = None
+    """Positions of the parameter's values in the flattened matrix, which is zero elsewhere; None if it has them all."""
+
+    def to_matrix(self, values: Tensor) -> Tensor:
+        """The matrix with these values, which have the shape of the parameter."""
+        if self.index is None:
+            return values.reshape(self.rows, self.columns)
+        zeros = values.new_zeros(self.rows * self.columns)
+        return zeros.index_copy(0, self.index, values.flatten()).view(self.rows, self.columns)
+
+    def to_values(self, matrix: Tensor, shape: torch.Size) -> Tensor:
+        """The values of a matrix in the shape of the parameter."""
+        flat = matrix.flatten()
+        return (flat if self.index is None else flat[self.index]).view(shape)
 
 
 class Muon(Optimizer):
@@ -38,7 +61,8 @@ class Muon(Optimizer):
         The Polar Express (Amsel et al., 2025): the polynomials
 
     Arguments:
-        params: Groups of parameters. Groups with `orthogonal=True` consist of matrices `(..., rows, columns)`.
+        params: Groups of parameters. Groups with `orthogonal=True` consist of matrices: see `layouts`.
+        layouts: The matrices that these parameters stand for; those without a layout are matrices themselves.
         lr: Learning rate.
         weight_decay: Weight decay, decoupled as in AdamW.
         momentum: Decay of the average of the gradients of matrices.
@@ -55,6 +79,7 @@ class Muon(Optimizer):
     def __init__(
         self,
         params: Iterable[dict[str, Any]],
+        layouts: Mapping[Tensor, Layout] | None = None,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
         momentum: float = 0.95,
@@ -64,6 +89,7 @@ class Muon(Optimizer):
         defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "betas": betas, "eps": eps}
         # torch moves the number of steps of a loaded state to the device of fused optimizers only.
         super().__init__(params, defaults | {"orthogonal": False, "fused": True})
+        self.layouts = dict(layouts or {})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -79,18 +105,23 @@ class Muon(Optimizer):
         return loss
 
     def _update_matrices(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        by_shape: dict[torch.Size, list[Tensor]] = {}
+        by_shape: dict[tuple[int, int], list[Tensor]] = {}
         for p in parameters:
-            by_shape.setdefault(p.shape, []).append(p)
-        for shape, matrices in by_shape.items():
-            gradients = [p.grad for p in matrices if p.grad is not None]
-            averages = [self._get_average(p) for p in matrices]
+            by_shape.setdefault(self._get_layout(p)[:2], []).append(p)
+        for shape, weights in by_shape.items():
+            gradients = [p.grad for p in weights if p.grad is not None]
+            averages = [self._get_average(p) for p in weights]
             torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
             # Nesterov's momentum: the average with the present gradient counted once more.
-            update = orthogonalize(torch.stack(torch._foreach_lerp(gradients, averages, group["momentum"])))
-            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-            size = group["lr"] * RMS * max(shape[-2:]) ** 0.5
-            torch._foreach_add_(matrices, list(update.unbind()), alpha=-size)
+            directions = torch._foreach_lerp(gradients, averages, group["momentum"])
+            matrices = [self._get_layout(p).to_matrix(x) for p, x in zip(weights, directions, strict=True)]
+            nearest = orthogonalize(torch.stack(matrices)).unbind()
+            updates = [self._get_layout(p).to_values(x, p.shape) for p, x in zip(weights, nearest, strict=True)]
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(weights, updates, alpha=-group["lr"] * RMS * max(shape) ** 0.5)
+
+    def _get_layout(self, parameter: Tensor) -> Layout:
+        return self.layouts.get(parameter) or Layout(*parameter.shape)
 
     def _get_average(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]
@@ -143,12 +174,21 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     return x.mT if is_tall else x
 
 
-def list_matrices(module: nn.Module) -> list[Tensor]:
-    """The trainable weights of the linear layers of a module, except layers with one input or output.
+def find_matrices(module: nn.Module) -> dict[Tensor, Layout]:
+    """The trainable weights of linear layers and convolutions, except those with one input or output.
+
+    The matrix of a convolution has a row for each output channel.
 
     Example:
-        >>> [tuple(p.shape) for p in list_matrices(nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1)))]
-        [(4, 8)]
+        >>> layers = nn.Sequential(nn.Conv2d(2, 8, kernel_size=3), nn.Flatten(), nn.Linear(8, 4), nn.Linear(4, 1))
+        >>> [layout[:2] for layout in find_matrices(layers).values()]
+        [(8, 18), (4, 8)]
     """
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    return [layer.weight for layer in layers if layer.weight.requires_grad and min(layer.weight.shape) > 1]
+    layouts: dict[Tensor, Layout] = {}
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            layouts[layer.weight] = Layout(len(layer.weight), layer.weight[0].numel())
+        elif isinstance(layer, MaskedConvolution):
+            columns = layer.rows * layer.columns * layer.inputs
+            layouts[layer.weight] = Layout(layer.outputs, columns, None if layer.is_dense else layer.weight_index)
+    return {p: layout for p, layout in layouts.items() if p.requires_grad and min(layout[:2]) > 1}

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, ReduceLROnPlateau, StepLR
 
 from elflow._checks import check_choice, check_count, check_positive
-from elflow.training.muon import Muon, list_matrices
+from elflow.training.muon import Layout, Muon, find_matrices
 from elflow.training.selection import list_parts
 
 __all__ = ["OPTIMIZERS", "SCHEDULES", "Recipe", "image_recipe"]
@@ -150,10 +150,12 @@ class Recipe:
         names = [self.optimizer] if isinstance(self.optimizer, str) else self.optimizer
         # Members beyond the list have no parameters, as the Gaussians of a mixture, which come last.
         parts = [part for k, part in enumerate(list_parts(flow)) if names[min(k, len(names) - 1)] == "muon"]
-        matrices = {id(p) for part in parts for p in list_matrices(flow.get_submodule(part))}
-        orthogonal = [p for _, p in named if id(p) in matrices]
-        weights = [p for name, p in named if id(p) not in matrices and _is_weight(name, p)]
-        others = [p for name, p in named if id(p) not in matrices and not _is_weight(name, p)]
+        matrices: dict[Tensor, Layout] = {}
+        for part in parts:
+            matrices |= find_matrices(flow.get_submodule(part))
+        orthogonal = [p for _, p in named if p in matrices]
+        weights = [p for name, p in named if p not in matrices and _is_weight(name, p)]
+        others = [p for name, p in named if p not in matrices and not _is_weight(name, p)]
         groups: list[dict[str, Any]] = [
             {"params": orthogonal, "weight_decay": self.weight_decay, "orthogonal": True},
             {"params": weights, "weight_decay": self.weight_decay},
@@ -161,7 +163,7 @@ class Recipe:
         ]
         groups = [group for group in groups if group["params"]]  # the first group tells the learning rate
         if "muon" in names:
-            return Muon(groups, lr=self.learning_rate)
+            return Muon(groups, matrices, lr=self.learning_rate)
         return AdamW(groups, lr=self.learning_rate, fused=True)
 
     def make_scheduler(self, optimizer: Optimizer) -> LRScheduler | ReduceLROnPlateau:

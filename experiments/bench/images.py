@@ -17,11 +17,18 @@ from torch import nn
 
 from elflow.flows import preset
 from elflow.io.grids import write_grid
-from elflow.training import format_duration, image_recipe
+from elflow.training import OPTIMIZERS, format_duration, image_recipe
 from experiments.data.images import DATASETS, find_images, list_missing, load_images
 from experiments.framework.experiment import Experiment, Job, Option, Plan, Record, Report, Table
 from experiments.framework.figure import GREEN, draw_figure
-from experiments.framework.options import parse_choices, parse_count, parse_seconds
+from experiments.framework.options import (
+    parse_choice,
+    parse_choices,
+    parse_count,
+    parse_positive,
+    parse_seconds,
+    parse_sizes,
+)
 from experiments.paper.image_fit import (
     GLOW,
     GLOW_RECIPE,
@@ -62,6 +69,10 @@ MAX_STEPS = 1_000_000
 N_ROUNDS = 20
 """Number of validations of a training run with a given number of steps."""
 N_SAMPLES = 100
+SIZES = ["transforms", "units", "channels", "blocks"]
+"""Arguments of `elflow.ImageELF` that `--set sizes` changes."""
+RECIPE = ["optimizer", "learning_rate", "batch_size"]
+"""Arguments of `elflow.training.Recipe` that options change, for ELF."""
 
 
 def jobs(plan: Plan) -> list[Job]:
@@ -80,8 +91,11 @@ def jobs(plan: Plan) -> list[Job]:
         for model in models:
             steps = plan.options.get("max_steps")
             steps = None if steps is None else round(steps / STEP_COSTS[name].get(model, 1.0))
-            limits = {"steps": steps, "time_limit": seconds}
-            jobs.append(Job(f"{name}-{model}", {"model": model, "limits": limits, **same}))
+            settings: Record = {"model": model, "limits": {"steps": steps, "time_limit": seconds}, **same}
+            if model != "glow":
+                recipe = {key: plan.options[key] for key in RECIPE if key in plan.options}
+                settings |= {"sizes": plan.options.get("sizes", {}), "recipe": recipe}
+            jobs.append(Job(f"{name}-{model}", settings))
         jobs.append(Job(f"{name}-histogram", {"model": "histogram", **same}))
     return jobs
 
@@ -103,7 +117,8 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         flow = make_glow(chosen.flow["shape"], levels, x, GLOW)
         recipe = replace(recipe, **GLOW_RECIPES[name])
     else:
-        flow = chosen.build(**MODEL_CHANGES[model])
+        flow = chosen.build(**MODEL_CHANGES[model] | settings["sizes"])
+        recipe = replace(recipe, **settings["recipe"])
     n_validation = min(N_VALIDATION[name], max(1, len(x) // 10))
     start = time.process_time()
     best, training = train_images(flow, recipe, x, None, n_validation, seed, folder, settings)
@@ -186,5 +201,9 @@ EXPERIMENT = Experiment(
         ),
         "models": Option(parse_choices(MODELS), "models (default: uniform,glow)"),
         "datasets": Option(parse_choices(TIME_LIMITS), f"data sets (default: {','.join(TIME_LIMITS)})"),
+        "optimizer": Option(parse_choice(OPTIMIZERS), "optimizer of ELF (default: adamw)"),
+        "learning_rate": Option(parse_positive, "learning rate of ELF (default: 0.004)"),
+        "batch_size": Option(parse_count, "batch size of ELF (default: 32)"),
+        "sizes": Option(parse_sizes(SIZES), "sizes of ELF that differ from the preset, such as channels=24,blocks=3"),
     },
 )

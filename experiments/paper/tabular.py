@@ -21,7 +21,7 @@ from experiments.data import describe_missing
 from experiments.data.maf import MAF_SETS, find_maf, maf_files, read_maf
 from experiments.framework.experiment import Experiment, Job, Option, Plan, Record
 from experiments.framework.measure import count_parameters, sample_mean_and_error
-from experiments.framework.options import parse_choices, parse_count
+from experiments.framework.options import parse_choice, parse_choices, parse_count
 from experiments.paper._tabular_report import report
 from experiments.paper.claims import with_claims
 from experiments.paper.settings import TABLES
@@ -202,12 +202,6 @@ def _summarize(log_prob: Tensor) -> Record:
     return {"test": mean, "error": error}
 
 
-def _parse_optimizer(value: str) -> str:
-    if value not in OPTIMIZERS:
-        raise ValueError(f"must be one of {', '.join(OPTIMIZERS)}, got {value!r}")
-    return value
-
-
 def _parse_some(values: Sequence[float]) -> Option:
     names = [f"{value:g}" for value in values]
     return Option(parse_choices(names), f"part of the paper's grid, with --scale paper: some of {', '.join(names)}")
@@ -216,7 +210,7 @@ def _parse_some(values: Sequence[float]) -> Option:
 OPTIONS = {
     "sets": Option(parse_choices(list(FEATURES)), "data sets (default: all that are found)"),
     "flows": Option(parse_choices(list(SMALL["wide"])), "flows, with --scale cpu (default: all)"),
-    "optimizer": Option(_parse_optimizer, f"optimizer, with --scale cpu: one of {', '.join(OPTIMIZERS)}"),
+    "optimizer": Option(parse_choice(OPTIMIZERS), f"optimizer, with --scale cpu: one of {', '.join(OPTIMIZERS)}"),
     "batch_size": Option(parse_count, f"batch size, with --scale cpu (default: {CPU.batch_size})"),
     "widths": _parse_some(TABLES.widths),
     "decays": _parse_some(TABLES.decays),

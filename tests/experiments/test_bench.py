@@ -432,6 +432,18 @@ def test_limits_of_images(data):
     assert "digits-variational" in limits(models="variational")
 
 
+def test_optimizer_and_sizes_of_images_are_those_of_elf_only():
+    options = {"datasets": "digits", "optimizer": "muon", "learning_rate": "0.015", "sizes": "channels=24,blocks=3"}
+    plan = Plan(options=options).for_experiment(images.EXPERIMENT)
+    settings = {job.key: job.settings for job in images.EXPERIMENT.jobs(plan)}
+    assert settings["digits-uniform"]["recipe"] == {"optimizer": "muon", "learning_rate": 0.015}
+    assert settings["digits-uniform"]["sizes"] == {"channels": 24, "blocks": 3}
+    assert not settings["digits-glow"].keys() & {"recipe", "sizes"}
+    for name, wrong in [("optimizer", "sgd"), ("sizes", "depth=3"), ("sizes", "blocks=0"), ("learning_rate", "-1")]:
+        with pytest.raises(ValueError, match=f"option {name} of images"):
+            Plan(options={name: wrong}).for_experiment(images.EXPERIMENT)
+
+
 @pytest.mark.slow
 def test_image_sampling(tmp_path, data):
     report = run_bench("image-sampling", tmp_path, data, effort=0.05)
