@@ -32,6 +32,15 @@ def test_known_conditionals_given_a_range_and_a_set_agree_with_selected_samples(
     assert np.abs(found - [(selected <= value).mean() for value in values]).max() < 0.02
 
 
+def test_estimate_of_the_true_family_approaches_it():
+    truth = conditions.make_truth("network")
+    estimate = truth.estimate(300_000, np.random.default_rng(0))
+    known = {"m": "v", "b": 0.3}
+    values = np.array([-1.0, 0.0, 1.5])
+    pair = [density.condition(known).cdf(0, values) for density in (truth, estimate)]
+    assert 0 < np.abs(pair[0] - pair[1]).max() < 0.01
+
+
 def test_measures_of_imputation():
     rng = np.random.default_rng(0)
     truth = pd.DataFrame({"x": rng.normal(size=2000), "kind": rng.choice(["a", "b"], 2000)})
@@ -48,6 +57,14 @@ def test_measures_of_imputation():
     assert found["crps"] < imputation.measure(truth, truth, mask, points, [])["crps"]
     assert found["coverage"] == pytest.approx(0.9, abs=0.02)  # of quantiles of 39 draws it would be 0.86
     assert found["accuracy"] == pytest.approx((truth["kind"] == "a").mean())
+
+
+def test_coverage_of_right_draws_of_few_values():
+    rng = np.random.default_rng(1)  # other numbers than those that break ties
+    frames = [pd.DataFrame({"x": rng.integers(3, size=5000)}) for _ in range(1 + imputation.N_DRAWS)]
+    points = dict.fromkeys(("mean", "median", "mode"), frames[0])
+    found = imputation.measure(frames[0], frames[0], np.ones((5000, 1), bool), points, frames[1:])
+    assert found["coverage"] == pytest.approx(0.9, abs=0.02)
 
 
 @pytest.mark.parametrize("mechanism", imputation.MECHANISMS)
