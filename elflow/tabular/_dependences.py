@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from elflow.tabular._arrays import FloatArray
-from elflow.tabular._warps import robust_scale
+from elflow.tabular._scales import robust_scale
 from elflow.tabular.columns import Column
 
 __all__ = ["Dependence", "choose_tested_rows", "find_linear_dependences", "find_products"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 from scipy.stats import nbinom, poisson
 
@@ -33,6 +35,8 @@ MAX_LATTICE_DIVISOR = 4
 """Maximum ratio of the smallest difference of values on a lattice to its spacing."""
 MAX_LATTICE_POINTS = 20
 """Maximum number of points of a lattice for each distinct value."""
+MAX_NUMERATOR = 10_000
+"""Numerator of a decimal spacing below which its multiples are rounded once, by the division."""
 MAX_TEXT_ERROR = 1e-14
 """Maximum relative error of numbers that were written with 15 digits."""
 N_NEIGHBOURS, N_NEAREST = 8, 3
@@ -63,6 +67,8 @@ MAX_LOST_NATS = 0.05
 def find_decimal_step(distinct: FloatArray, dtype: str = "float64") -> float | None:
     """Spacing of the coarsest decimal grid that contains all values up to rounding; None if there is no such grid.
 
+    It is a power of ten, or a multiple of one that divides all of at least `MIN_LEVELS` values, such as 0.05.
+
     Arguments:
         distinct: Distinct values, `(N,)`.
         dtype: Data type of the column, which determines the rounding of its values.
@@ -70,6 +76,8 @@ def find_decimal_step(distinct: FloatArray, dtype: str = "float64") -> float | N
     Example:
         >>> find_decimal_step(np.array([0.25, 1.5, 7.0]))
         0.01
+        >>> find_decimal_step(np.arange(30) * 0.05)
+        0.05
         >>> find_decimal_step(np.array([1.0, 2.0, 3.0]) / 3)
     """
     spacing = _find_spacing(distinct, dtype)
@@ -79,7 +87,8 @@ def find_decimal_step(distinct: FloatArray, dtype: str = "float64") -> float | N
             if MIN_STEP_ULPS * spacing.max() * 10.0**digits > 1 or np.abs(multiples).max() >= 2.0**50:
                 return None
             if is_on_grid(distinct, digits, dtype).all():
-                return float(10.0**-digits)
+                divisor = int(np.gcd.reduce(multiples.astype(np.int64))) if len(distinct) >= MIN_LEVELS else 1
+                return divisor / 10.0**digits
     return None
 
 
@@ -169,7 +178,10 @@ def round_to_single(x: FloatArray, digits: int) -> FloatArray:
 
 def multiply_step(multiples: IntArray, step: float) -> FloatArray:
     """Multiples of a spacing as decimals read them: 0.3 for 3 and 0.1, not 0.30000000000000004."""
-    divisor = float(f"{1 / step:.6g}")  # exact if the spacing is a fraction such as 1/10, 1/3 or 1/1.8
+    decimal = Fraction(f"{step:.15g}")
+    if decimal.denominator <= 10**MAX_DIGITS and decimal.numerator < MAX_NUMERATOR:
+        return np.asarray(multiples * float(decimal.numerator) / float(decimal.denominator), np.float64)
+    divisor = float(f"{1 / step:.6g}")  # exact if the spacing is a fraction such as 1/3 or 1/1.8
     is_fraction = step % 1 != 0 and abs(divisor * step - 1) < MAX_TEXT_ERROR
     return np.asarray(multiples / divisor if is_fraction else multiples * step, np.float64)
 

@@ -13,8 +13,8 @@ import pandas as pd
 from elflow._checks import check_choice, warn_user
 from elflow.tabular import _times
 from elflow.tabular._arrays import FloatArray, IntArray
+from elflow.tabular._scales import robust_scale
 from elflow.tabular._values import Values
-from elflow.tabular._warps import robust_scale
 
 __all__ = ["COLUMN_KINDS", "Declaration", "Level"]
 

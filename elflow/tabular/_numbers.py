@@ -11,8 +11,9 @@ from elflow._checks import warn_user
 from elflow.tabular import _grids, _kinds
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._ends import find_hard_ends
+from elflow.tabular._scales import robust_scale
 from elflow.tabular._steps import gain_from_cells
-from elflow.tabular._warps import Warp, robust_scale
+from elflow.tabular._warps import Warp
 
 __all__ = ["count_states", "describe_states", "locate_atoms", "plan_numbers"]
 
@@ -115,7 +116,10 @@ def _infer_ends(
         (first if np.isfinite(first) else low * step, last if np.isfinite(last) else high * step)
         for first, last in at_atoms
     ]
-    return [*bounds], 0.0 if bounds == at_atoms else SOFT_STEPS * step
+    margin = 0.0 if bounds == at_atoms else SOFT_STEPS * step
+    if all(np.isinf(first) for first, _ in bounds) and _may_end_at_zero(multiples * step):
+        bounds += [(0.0, last) for _, last in bounds]
+    return [*bounds], margin
 
 
 def _list_bounds_at_atoms(
@@ -127,11 +131,16 @@ def _list_bounds_at_atoms(
         return [None]
     low, high = bounds
     found: list[tuple[float, float] | None] = [bounds]
-    if low == -np.inf and 0 <= distinct[0] <= _kinds.MAX_BOUND_DISTANCE * robust_scale(rest):
+    if low == -np.inf and distinct[0] >= 0 and _may_end_at_zero(rest):
         found.append((0.0, high))
     if high == np.inf and low >= 0 and distinct[-1] <= 1:
         found.append((low, 1.0))
     return found
+
+
+def _may_end_at_zero(x: FloatArray) -> bool:
+    """Whether 0 may be the lower bound of numbers: none is negative, and they are not far away."""
+    return bool(0 <= x.min() <= _kinds.MAX_BOUND_DISTANCE * robust_scale(x))
 
 
 def _find_grid(distinct: FloatArray, dtype: str) -> tuple[float | None, int | None]:

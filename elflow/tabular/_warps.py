@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy.special import expit, log_ndtr, ndtri_exp
 
-from elflow.tabular._arrays import FloatArray
+from elflow.tabular._arrays import BoolArray, FloatArray
+from elflow.tabular._clusters import find_cluster_knots, interpolate_linearly
+from elflow.tabular._scales import MAX_FLOAT, robust_scale
 
-__all__ = ["Warp", "robust_scale"]
+__all__ = ["Warp"]
 
 MAX_WARP_ROWS = 20_000
 """Maximum number of values that a warp is selected on."""
-NORMAL_IQR = 1.349
-"""Interquartile range of the standard normal distribution."""
-BASES = ["identity", "log", "softplus", "weibull", "logit", "clusters"]
+BASES = ["identity", "asinh", "log", "softplus", "weibull", "logit", "clusters"]
 """Names of the maps b of a `Warp`."""
 MIN_KNEE, MAX_KNEE = 8.0, 30.0
 """Smallest and largest |z| beyond which a warp is logarithmic, so that z of fill values such as 1e36 is moderate."""
@@ -27,16 +26,13 @@ MARGIN_RATIO = 100.0
 """Ratio of the distance of the closest value from a bound to that at which a warp of heavy tails becomes linear."""
 MIN_MARGIN, MIN_LOGIT_MARGIN = 1e-250, 1e-13
 """Smallest distance from a bound, relative to the unit, at which a warp becomes linear; floats near 1 are coarser."""
+ASINH_QUANTILES = (0.02, 0.1, 0.5)
+"""Quantiles of |x| that are tried as the unit of the asinh of numbers of both signs."""
+MIN_UNBOUNDED_GAIN = 3.0
+"""Log-likelihood of all values that a map without a lower bound must gain, if no value is negative and 0 may be a
+bound: a Bayes factor of 20, which is called strong evidence (Kass and Raftery, 1995)."""
 TAIL_SHARE, MIN_TAIL_ROWS = 0.1, 10
 """Share of the values in the tail that is compared with an exponential one, and minimum number of values in it."""
-CLUSTER_RATIO = 100.0
-"""Ratio of a gap to the wider of the clusters on its two sides from which the gap is shortened."""
-MIN_CLUSTER_ROWS = 10
-"""Minimum number of rows in a cluster; each also has at least 1% of the rows."""
-CLUSTER_GAP = 3.0
-"""Length of a shortened gap, in interquartile ranges of clusters."""
-MAX_FLOAT = float(np.finfo(np.float64).max)
-"""Largest absolute value of a sampled number."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +40,11 @@ class Warp:
     """Smooth increasing map z = k(t((b(x) - loc) / scale)) of a continuous column onto the real line.
 
     b maps bounds of the column towards infinity: the logit with two bounds; with one the logarithm, the inverse of
-    softplus, or the normal quantile of a Weibull distribution, whose density may be finite at the bound. It is the
-    identity without bounds, and piecewise linear where the values form clusters that are very far
-    apart. t shortens heavy tails by asinh where that increases the likelihood, and is the identity otherwise. k is the
-    identity up to `knee`, and logarithmic beyond.
+    softplus, or the normal quantile of a Weibull distribution, whose density may be finite at the bound. Without bounds
+    it is the identity, the asinh of numbers of both signs that differ by orders of magnitude, such as profits, or
+    piecewise linear where the values form clusters that are very far apart. t shortens heavy tails by asinh where that
+    increases the likelihood, and is the identity otherwise: only the tail away from the bound if b is linear there.
+    k is the identity up to `knee`, and logarithmic beyond.
 
     Very close to a bound, b continues along its tangent. A value on the bound, or beyond it, then has a finite z and a
     small density; the map is a bijection of the real line, so that no mass is lost.
@@ -84,6 +81,8 @@ class Warp:
     """Smallest z of the fitted values."""
     last: float = 0.0
     """Largest z of the fitted values."""
+    one_sided: bool = False
+    """Whether t shortens only the tail away from the only bound."""
 
     @classmethod
     def fit(cls, x: FloatArray, bounds: list[tuple[float, float]], margin: float = 0.0) -> Warp:
@@ -96,16 +95,19 @@ class Warp:
         """
         sample = x if len(x) <= MAX_WARP_ROWS else x[np.linspace(0, len(x) - 1, MAX_WARP_ROWS).astype(int)]
         knots = find_cluster_knots(sample)
-        bases = [
-            (base, low, high) for low, high in bounds for base in _bases_for(low, high) if base != "clusters" or knots
-        ]
         candidates = [
-            cls._standardize(sample, base, low, high, heavy, knots, margin)
-            for base, low, high in bases
+            cls._standardize(sample, base, low, high, unit, heavy, knots, margin)
+            for low, high in bounds
+            for base in _bases_for(low, high)
+            for unit in _list_units(sample, base, low, high)
             for heavy in (False, True)
-            if not heavy or _may_be_heavy(sample, low, high, margin)
+            if (base != "clusters" or knots) and (not heavy or _may_be_heavy(sample, base, low, high, margin))
         ]
-        best = max(candidates, key=lambda warp: warp._gaussian_log_likelihood(sample))
+        gains = [
+            warp._gaussian_log_likelihood(sample) * len(sample) + MIN_UNBOUNDED_GAIN * bool(np.isfinite(warp.low))
+            for warp in candidates
+        ]
+        best = candidates[int(np.argmax(gains))]
         z = best(x)[0]
         return replace(best, first=float(z.min()), last=float(z.max()))
 
@@ -116,18 +118,13 @@ class Warp:
         base: str,
         low: float,
         high: float,
+        unit: float,
         heavy: bool,
         knots: tuple[tuple[float, float], ...],
         min_margin: float,
     ) -> Warp:
         """Warp that maps the median to 0 and the quartiles to those of a standard normal distribution."""
         distance = np.minimum(x - low, high - x)
-        unit = 1.0
-        if base == "logit":
-            unit = high - low
-        elif base in ("log", "softplus", "weibull"):
-            inside = distance[distance > 0]
-            unit = float(np.quantile(inside, 0.5)) if len(inside) else 1.0
         shape = _estimate_weibull_shape(distance) if base == "weibull" else 1.0
         warp = cls(base, low, high, unit, 0.0, 1.0, False, knots=knots if base == "clusters" else (), shape=shape)
         y = warp._unbound(x)[0]
@@ -135,15 +132,18 @@ class Warp:
         scale = robust_scale(y)
         # The linear part of b begins far below all values, where a normal distribution has no mass that matters. With
         # tails that are heavier it begins just below them: a flow that extrapolates these would make a pole there.
-        if heavy or base == "weibull":
+        one_sided = heavy and base in ("softplus", "weibull")
+        if (heavy and not one_sided) or base == "weibull":
             start = float(distance.min(initial=np.inf, where=distance > 0)) / unit / MARGIN_RATIO
         else:
-            lowest = float(np.abs(y - median).max(initial=0.0, where=distance > 0))
+            # Away from the bound, the inverse of softplus is linear: outliers there do not matter.
+            reach = np.abs(y - median) if base != "softplus" else warp._sign * (median - y)
+            lowest = float(reach.max(initial=0.0, where=distance > 0))
             start = float(np.exp(-max(BOUND_REACH * scale, lowest) - abs(median)))
         margin = max(float(np.clip(start, MIN_MARGIN, 1e-3)), min_margin / unit)
         if base == "logit":
             margin = max(margin, MIN_LOGIT_MARGIN)
-        warp = replace(warp, loc=median, scale=scale, heavy=heavy, margin=margin, knee=MAX_KNEE)
+        warp = replace(warp, loc=median, scale=scale, heavy=heavy, margin=margin, knee=MAX_KNEE, one_sided=one_sided)
         # Only rare outliers are beyond the knee: the shape of clusters is not distorted.
         return replace(warp, knee=float(np.clip(np.quantile(np.abs(warp(x)[0]), 0.99), MIN_KNEE, MAX_KNEE)))
 
@@ -159,17 +159,23 @@ class Warp:
             z = np.clip((y - self.loc) / self.scale, -MAX_FLOAT, MAX_FLOAT)
         log_slope = log_slope - np.log(self.scale)
         if self.heavy:
-            log_slope = log_slope - np.log(np.hypot(1.0, np.minimum(np.abs(z), 1e150)))
-            z = np.arcsinh(z)
+            shortened = self._shortens(z)
+            log_slope = log_slope - np.where(shortened, np.log(np.hypot(1.0, np.minimum(np.abs(z), 1e150))), 0.0)
+            z = np.where(shortened, np.arcsinh(z), z)
         beyond = np.maximum(np.abs(z) - self.knee, 0.0)
         return np.where(beyond > 0, np.sign(z) * (self.knee + np.log1p(beyond)), z), log_slope - np.log1p(beyond)
+
+    def _shortens(self, z: FloatArray) -> BoolArray:
+        """Whether z, before or after t, is in a tail that t shortens."""
+        return np.asarray(not self.one_sided or z * self._sign > 0)
 
     def inverse(self, z: FloatArray) -> FloatArray:
         """Map z to a finite x."""
         # Clipped before exp and sinh overflow: samples far out in the tails stay finite.
         beyond = np.clip(np.abs(z) - self.knee, 0.0, 700.0)
         z = np.where(beyond > 0, np.sign(z) * (self.knee + np.expm1(beyond)), z)
-        z = np.sinh(np.clip(z, -700, 700)) if self.heavy else z
+        if self.heavy:
+            z = np.where(self._shortens(z), np.sinh(np.clip(z, -700, 700)), z)
         with np.errstate(over="ignore"):
             y = np.clip(z * self.scale + self.loc, -MAX_FLOAT, MAX_FLOAT)
             return np.clip(self._bound(y), -MAX_FLOAT, MAX_FLOAT)
@@ -178,8 +184,11 @@ class Warp:
         """Map x to b(x), and return log db/dx as well."""
         if self.base == "identity":
             return x, np.zeros_like(x)
+        if self.base == "asinh":
+            # asinh(a) = log(2 a) for large a, whose square would overflow
+            return np.arcsinh(x / self.unit), -np.log(np.hypot(self.unit, x))
         if self.base == "clusters":
-            return _interpolate_linearly(x, np.array(self.knots))
+            return interpolate_linearly(x, np.array(self.knots))
         with np.errstate(over="ignore"):
             if self.base == "logit":
                 low, high = (x - self.low) / self.unit, (self.high - x) / self.unit
@@ -204,8 +213,10 @@ class Warp:
         """Inverse of b."""
         if self.base == "identity":
             return y
+        if self.base == "asinh":
+            return self.unit * np.sinh(np.clip(y, -700.0, 700.0))
         if self.base == "clusters":
-            return _interpolate_linearly(y, np.array(self.knots)[:, ::-1])[0]
+            return interpolate_linearly(y, np.array(self.knots)[:, ::-1])[0]
         if self.base == "logit":
             return self._bound_logit(y)
         y = y * self._sign
@@ -269,25 +280,38 @@ class Warp:
 def _bases_for(low: float, high: float) -> list[str]:
     """Names of the maps b that suit these bounds."""
     n_bounds = int(np.isfinite(low)) + int(np.isfinite(high))
-    return [["identity", "clusters"], ["log", "softplus", "weibull"], ["logit"]][n_bounds]
+    return [["identity", "asinh", "clusters"], ["log", "softplus", "weibull"], ["logit"]][n_bounds]
 
 
-def robust_scale(y: FloatArray) -> float:
-    """Standard deviation of a normal distribution with the interquartile range of y, or a wider range if that is 0."""
-    for tail in (0.25, 0.1, 0.02, 0.0):
-        low, high = (float(end) for end in np.quantile(y, [tail, 1 - tail]))
-        # Differences within the rounding of these two quantiles are none; values further out have no say.
-        if high - low > 4 * np.spacing(max(abs(low), abs(high))):
-            return min(high - low, MAX_FLOAT) / NORMAL_IQR
-    return 1.0
+def _list_units(x: FloatArray, base: str, low: float, high: float) -> list[float]:
+    """Units in which b may measure distances from a bound, or from 0 for numbers of both signs.
+
+    Arguments:
+        x: Values, `(N,)`.
+        base: Name of b. Without negative values, the asinh has no units.
+        low: Lower bound.
+        high: Upper bound.
+    """
+    if base == "logit":
+        return [high - low]
+    if base in ("identity", "clusters"):
+        return [1.0]
+    if base == "asinh":
+        sizes = np.abs(x[x != 0])
+        if not x.min() < 0 < x.max():
+            return []
+        return sorted({float(size) for size in np.quantile(sizes, ASINH_QUANTILES)})
+    distance = np.minimum(x - low, high - x)
+    inside = distance[distance > 0]
+    return [float(np.quantile(inside, 0.5)) if len(inside) else 1.0]
 
 
-def _may_be_heavy(x: FloatArray, low: float, high: float, margin: float) -> bool:
-    """Whether tails may be shortened by asinh, with these bounds."""
+def _may_be_heavy(x: FloatArray, base: str, low: float, high: float, margin: float) -> bool:
+    """Whether tails may be shortened by a second asinh, with this base and these bounds."""
     n_bounds = int(np.isfinite(low)) + int(np.isfinite(high))
-    if n_bounds and margin > 0:  # a long linear part has too much mass beyond the bound then
+    if base == "asinh" or (n_bounds and margin > 0):  # a long linear part has too much mass beyond the bound
         return False
-    return n_bounds != 1 or _has_heavy_logarithms(x, low, high)
+    return n_bounds != 1 or base != "log" or _has_heavy_logarithms(x, low, high)
 
 
 def _has_heavy_logarithms(x: FloatArray, low: float, high: float) -> bool:
@@ -332,60 +356,3 @@ def _weibull_to_normal(d: FloatArray, shape: float) -> tuple[FloatArray, FloatAr
         hazard < 1e6, np.minimum(z, 1e4) ** 2 / 2 + np.log(2 * np.pi) / 2 - hazard, -np.log(np.maximum(z, 1.0))
     )
     return z, np.log(shape) + log_hazard - np.log(d) + log_ratio
-
-
-def _interpolate_linearly(x: FloatArray, knots: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Piecewise linear function through knots `(K, 2)`, with the outer slopes beyond, and its log-slope."""
-    slopes = np.diff(knots[:, 1]) / np.diff(knots[:, 0])
-    piece = np.clip(np.searchsorted(knots[:, 0], x, side="right") - 1, 0, len(slopes) - 1)
-    with np.errstate(over="ignore"):
-        y = knots[piece, 1] + (x - knots[piece, 0]) * slopes[piece]
-    return y, np.log(slopes[piece])
-
-
-def find_cluster_knots(x: FloatArray) -> tuple[tuple[float, float], ...]:
-    """Knots of a map that brings clusters close together which are very far apart; none if there are no such clusters.
-
-    Each cluster is measured in units of its interquartile range. The gaps between them become `CLUSTER_GAP` long.
-    Outliers, up to half a percent on either side, belong to the outer clusters.
-
-    Example:
-        >>> x = np.random.default_rng(0).normal(size=1000)
-        >>> find_cluster_knots(x)
-        ()
-        >>> len(find_cluster_knots(np.append(x, x + 1e9)))
-        4
-    """
-    ordered = np.sort(x)
-    n_outliers = int(0.005 * len(x))
-    ordered = ordered[n_outliers : len(ordered) - n_outliers]
-    min_rows = max(MIN_CLUSTER_ROWS, int(0.01 * len(x)))
-    with np.errstate(over="ignore"):
-        ends = _split_at_gaps(ordered, min_rows)
-    if len(ends) < 2:
-        return ()
-    knots: list[tuple[float, float]] = []
-    y = 0.0
-    for start, stop in ends:
-        cluster = ordered[start:stop]
-        width = float(cluster[-1] - cluster[0])
-        left, right = float(cluster[0]) - width, float(cluster[-1]) + width
-        knots.append((left, y))
-        y += (right - left) / (robust_scale(cluster) * NORMAL_IQR)
-        knots.append((right, y))
-        y += CLUSTER_GAP
-    is_rising = (np.diff(np.array(knots), axis=0) > 0).all()
-    return tuple(knots) if is_rising else ()
-
-
-def _split_at_gaps(ordered: FloatArray, min_rows: int) -> list[tuple[int, int]]:
-    """Ranges of indices of clusters among increasing values, split at gaps that dwarf the values next to them."""
-    if len(ordered) < 2 * min_rows:
-        return [(0, len(ordered))]
-    n_gaps = len(ordered) - 2 * min_rows + 1
-    spans = ordered[min_rows - 1 :] - ordered[: len(ordered) - min_rows + 1]
-    gaps = np.diff(ordered[min_rows - 1 : len(ordered) - min_rows + 1])
-    neighbours = np.maximum(spans[:n_gaps], spans[min_rows:])
-    cuts = np.flatnonzero((neighbours > 0) & (gaps > CLUSTER_RATIO * neighbours)) + min_rows
-    ends = [0, *cuts.tolist(), len(ordered)]
-    return list(pairwise(ends))
