@@ -114,8 +114,6 @@ class InitializesParts(nn.Module):
         self.initialized = False
         self.register_load_state_dict_post_hook(_reset_initialized)
 
-    @torch.compiler.disable
-    @torch.no_grad()
     def initialize(self, x: Any, c: Any = None) -> None:
         """Set the parts that are not set yet.
 
@@ -123,6 +121,12 @@ class InitializesParts(nn.Module):
             x: Data, as for `log_prob`.
             c: Their context, or None for a flow without context.
         """
+        # As a decorator, `disable` would import the compiler of torch with this module: a second for every process.
+        initialize = torch.compiler.disable(self._initialize) if torch.compiler.is_compiling() else self._initialize
+        initialize(x, c)
+
+    @torch.no_grad()
+    def _initialize(self, x: Any, c: Any) -> None:
         if is_under_transform():  # tensors under vmap and the like have no values to look at
             return
         if not self._has_initialized_parts():

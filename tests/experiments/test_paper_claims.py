@@ -8,6 +8,7 @@ import experiments
 from experiments import Plan, load
 from experiments.command import main
 from experiments.framework.results import read_result
+from experiments.paper import theory
 from experiments.paper.claims import CLAIMS, END, START, evaluate, render, update_page
 from experiments.paper.judges import densities, finding, mathematics, toys, training
 from experiments.registry import GROUPS
@@ -169,7 +170,8 @@ def test_bad_minima_are_judged_by_standard_errors():
 
 
 @pytest.mark.slow
-def test_reports_end_with_their_verdicts(tmp_path):
+def test_reports_end_with_their_verdicts(tmp_path, monkeypatch):
+    monkeypatch.setattr(theory, "MAX_STEPS", 20)
     each, plan = load("paper", "theory"), Plan(effort=0.05)
     records = {job.key: each.work(plan, job.settings, tmp_path) for job in each.jobs(plan)}
     table = each.report(plan, records, tmp_path).tables[-1]
@@ -198,8 +200,10 @@ def test_every_experiment_of_the_paper_has_its_verdicts(name):
 @pytest.mark.slow
 def test_the_constructions_are_near_and_the_printed_one_is_not(tmp_path):
     each, plan = load("paper", "theory"), Plan()
-    found = {job.key: each.work(plan, job.settings, tmp_path) for job in each.jobs(plan) if job.key != "convergence"}
-    for name in ("lemma-a2", "lemma-felu", "theorem-a1"):
+    constructions = ("lemma-a2", "lemma-felu", "theorem-a1")
+    names = (*constructions, "determinants", "parameters")
+    found = {job.key: each.work(plan, job.settings, tmp_path) for job in each.jobs(plan) if job.key in names}
+    for name in constructions:
         assert found[name]["error"] <= found[name]["epsilon"]
     assert found["lemma-felu"]["as_printed"] > 1
     assert found["lemma-a2"]["steepest"] <= 1 + 1e-9
