@@ -19,6 +19,7 @@ from elflow.flows.dequantization import Dequantized
 from elflow.tabular import Column, Schema
 from elflow.tabular._flow import encode_rows, score_rows
 from elflow.tabular._grids import find_atoms
+from elflow.tabular._steps import Steps
 from elflow.tabular._warps import Warp
 from elflow.tabular.conditional import condition
 
@@ -65,6 +66,9 @@ GENERATORS = {
     "rain in tenths": lambda r: with_atoms(r, np.round(r.gamma(0.7, 5, N), 1), _60=0.0),
     "tenths of single precision": lambda r: np.round(r.normal(20, 2, N), 1).astype("float32").astype(float),
     "Celsius of whole Fahrenheit": lambda r: (r.normal(68, 12, N).round() - 32) / 1.8,
+    "logarithms of counts": lambda r: np.log(1 + r.poisson(30, N)),
+    "profits and losses": lambda r: r.choice([-1, 1], N, p=[0.3, 0.7]) * r.lognormal(8, 4, N),
+    "prices of five cents": lambda r: np.round(r.gamma(6, 4, N) * 20) / 20,
     "prices up to a cap": lambda r: np.minimum(np.round(r.gamma(6, 4, N), 1), 50),
     "tenths with an atom inside": lambda r: with_atoms(r, np.round(r.normal(20, 2, N), 1), _20=21.0),
     "prices that end in 99": lambda r: r.integers(1, 40, N) + 0.99,
@@ -249,7 +253,10 @@ def test_treatment_follows_from_the_data():
         "heaped ages",
         "a counter",
         "levels",
+        "logarithms of counts",
     }
+    assert columns["profits and losses"].map.base == "asinh"
+    assert columns["prices of five cents"].step == 0.05
 
 
 def test_inferred_bounds_are_soft():
@@ -316,6 +323,63 @@ def test_multiples_of_a_number_are_on_a_grid(spacing, texts):
     assert of_integers.dithered
     assert np.array_equal(column.to_integers(values), multiples)
     assert np.allclose(column.decode(column.encode_midpoints(values)), values, rtol=1e-14)
+
+
+def test_repeated_numbers_off_any_grid_are_levels():
+    """Samples have their values; a number never seen is close to a level; other texts of a level are the same."""
+    rng = np.random.default_rng(0)
+    groups = np.sort(rng.normal(size=60))
+    values = pd.Series(groups[rng.integers(60, size=900)], name="x")
+    column = Column.fit(values)
+    assert column.levels == tuple(groups)
+    assert column.decode(rng.normal(size=500)).isin(groups).all()
+    exact, rounded = (column.encode(values * factor) for factor in (1.0, 1 + 5e-16))
+    assert all(np.array_equal(a, b) for a, b in zip(exact, rounded, strict=True))
+    low, _, offset = column.encode(pd.Series([groups[3], groups[3] + 1e-9, -1e9], name="x"))
+    assert low[0] == low[1]
+    assert low[2] == exact[0].min()
+    assert offset[0] == 0
+    assert offset[1] == offset[2] < -5
+    # The distribution function at a number between two levels is that of the lower one.
+    between = pd.Series([groups[3] + 1e-9, groups[4] - 1e-9], name="x")
+    assert np.allclose(column.encode_upper(between), column.encode_upper(pd.Series(groups[[3, 3]], name="x")))
+    # Half of the values are unique: a density with atoms.
+    mixed = Column.fit(pd.Series([*values[:400], *rng.normal(size=400)], name="x"))
+    assert mixed.kind == "continuous"
+    assert mixed.levels is None
+
+
+def test_repeated_amounts_have_their_probabilities():
+    """Most of 800 amounts occur a few times each: bins would spread their probability over all cents."""
+    rng = np.random.default_rng(0)
+    amounts = np.unique(rng.lognormal(8, 1, 800).round(2))
+    shares = rng.dirichlet(np.full(len(amounts), 2.0))
+    fitted, new = (pd.Series(rng.choice(amounts, n, p=shares), name="x") for n in (3000, 3000))
+    assert fitted.nunique() > 520
+    column = Column.fit(fitted)
+    truth = np.log(shares[np.searchsorted(amounts, new)] / 0.01).mean()
+    assert 0 < truth - log_density(column, new).mean() < 1.5
+    assert column.decode(rng.normal(size=2000)).isin(amounts).mean() > 0.9
+
+
+@pytest.mark.parametrize("draw", ["hard upper end", "heavy tail"])
+def test_samples_of_positive_numbers_are_positive(draw):
+    """The bound at zero is kept beside another bound, and beside heavy tails."""
+    rng = np.random.default_rng(0)
+    x = {
+        "hard upper end": (80 * rng.beta(2, 1, 400)).round(1),
+        "heavy tail": np.abs(18 + 5 * rng.standard_t(2, 400)) + 1,
+    }[draw]
+    column = fit(pd.Series(x, name="x"))
+    assert column.decode(np.sort(2 * rng.normal(size=20_000))).min() >= 0
+    beyond = log_density(column, pd.Series([-1.0], name="x"))
+    assert np.isfinite(beyond).all()
+
+
+def test_counts_of_cells_leave_out_new_integers():
+    """Rows outside a sample may have values that it does not have."""
+    steps = Steps.fit(np.array([3, 3, 4, 6]))
+    assert steps.count(np.array([0, 3, 4, 9])).sum() == 2
 
 
 @pytest.mark.parametrize(("n_rows", "max_gap"), [(200, 1.8), (2000, 0.16)])

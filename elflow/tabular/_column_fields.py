@@ -114,7 +114,7 @@ class ColumnFields:
         return float(ends[0]), float(ends[1])
 
     @property
-    def _zone(self) -> str | None:
+    def zone(self) -> str | None:
         """Time zone of a column of datetimes, if it has one."""
         dtype = pd.api.types.pandas_dtype(self.dtype) if self.kind == "datetime" else None
         return str(dtype.tz) if isinstance(dtype, pd.DatetimeTZDtype) else None

@@ -17,6 +17,8 @@ MIN_ROWS = 50
 """Number of rows from which integers in equal steps number the rows, and from which integers identify them."""
 MIN_IDENTIFIER_ROWS, MIN_IDENTIFIER_SHARE = 50, 0.5
 """Number of rows, and fraction of distinct strings among them, from which a column identifies rows."""
+MIN_UNIQUE_ROWS = 20
+"""Number of rows from which strings identify rows if all of them are different."""
 MIN_TEXT_CHARACTERS, MIN_TEXT_SHARE = 40, 0.2
 """Mean number of characters of free text, and fraction of distinct texts from which it is treated in the same way."""
 MIN_EXPECTED_TIES = 20.0
@@ -40,12 +42,14 @@ def is_identifier(values: pd.Series, counts: Mapping[Any, int] | None = None) ->
         False
     """
     present = values.dropna()
-    if len(present) < MIN_IDENTIFIER_ROWS or isinstance(values.dtype, pd.CategoricalDtype):
+    if len(present) < MIN_UNIQUE_ROWS or isinstance(values.dtype, pd.CategoricalDtype):
         return False
     is_text = pd.api.types.is_string_dtype(present.dtype) or present.dtype == object
     if not is_text or pd.api.types.infer_dtype(present, skipna=False) != "string":
         return False
     n_distinct, n_rows = (present.nunique(), len(present)) if counts is None else (len(counts), sum(counts.values()))
+    if n_rows < MIN_IDENTIFIER_ROWS:
+        return n_distinct == n_rows
     is_long = float(present.str.len().mean()) > MIN_TEXT_CHARACTERS
     return n_distinct > (MIN_TEXT_SHARE if is_long else MIN_IDENTIFIER_SHARE) * n_rows
 

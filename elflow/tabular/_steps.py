@@ -17,6 +17,8 @@ MAX_DISCOUNT = 0.5
 """Maximum part of a count that an integer loses to the gaps next to it."""
 MAX_SINGLE_CELLS = 512
 """Maximum number of distinct integers that each have a separate probability; more of them are binned."""
+MAX_REPEATED_CELLS = 2048
+"""Maximum number of repeated integers that have a separate probability among bins."""
 N_BINS = (128, 64, 32, 16, 8)
 """Approximate numbers of bins that are tried where integers are binned."""
 MIN_SINGLE_ROWS = 5
@@ -83,8 +85,9 @@ class Steps:
         return cls._from_counts(edges, np.bincount(bins, counts, len(edges) - 1), has_gaps)
 
     def count(self, values: IntArray) -> IntArray:
-        """Numbers of integers between edges, `(K - 1,)`, none of which is outside the fitted range."""
-        return np.bincount(np.searchsorted(self.edges, values, side="right") - 1, minlength=len(self.edges) - 1)
+        """Numbers of integers between edges, `(K - 1,)`; those outside the fitted range are not counted."""
+        inside = values[(values >= self.edges[0]) & (values < self.edges[-1])]
+        return np.bincount(np.searchsorted(self.edges, inside, side="right") - 1, minlength=len(self.edges) - 1)
 
     def with_counts(self, counts: IntArray, has_gaps: bool = True) -> Steps:
         """The same cells with the frequencies of other integers: see `count`.
@@ -183,17 +186,28 @@ def _separate(distinct: IntArray, counts: IntArray) -> IntArray:
     return np.union1d(distinct, distinct + 1)
 
 
-def _bin(distinct: IntArray, counts: IntArray, n_bins: int, singles: bool) -> IntArray:
-    """Edges of bins with about the same number of distinct integers each; frequent integers may be separate."""
+def _bin(distinct: IntArray, counts: IntArray, n_bins: int, min_rows: float | None = None) -> IntArray:
+    """Edges of bins with about the same number of distinct integers each; frequent integers are separate.
+
+    Arguments:
+        distinct: The distinct integers, `(D,)`.
+        counts: Their numbers of rows, `(D,)`.
+        n_bins: Number of bins.
+        min_rows: Number of rows from which an integer may be separate; the most frequent ones are. By default they
+            have more rows than half of the smallest bins.
+    """
+    if min_rows is None:
+        min_rows = max(counts.sum() / (2 * N_BINS[0]) + 1, MIN_SINGLE_ROWS)
     inner = distinct[np.linspace(0, len(distinct) - 1, min(n_bins, len(distinct))).astype(int)]
-    frequent = distinct[counts > max(counts.sum() / (2 * N_BINS[0]), MIN_SINGLE_ROWS - 1)] if singles else distinct[:0]
+    separate = np.argsort(-counts, kind="stable")[:MAX_REPEATED_CELLS]
+    frequent = distinct[separate[counts[separate] >= min_rows]]
     return np.unique(np.concatenate([inner, frequent, frequent + 1, distinct[-1:] + 1]))
 
 
 def _list_cells(distinct: IntArray) -> list[Partition]:
-    """Partitions in which integers are separate: all of them, unless they are too many, or the frequent ones."""
+    """Partitions in which integers are separate: all of them, unless they are too many, or those that are repeated."""
     n_distinct = len(distinct)
-    bins = [partial(_bin, n_bins=n, singles=True) for n in N_BINS if n <= n_distinct / 4]
+    bins = [partial(_bin, n_bins=n, min_rows=min_rows) for min_rows in (None, 2) for n in N_BINS if n <= n_distinct / 4]
     return [_separate, *bins] if n_distinct <= MAX_SINGLE_CELLS else list(bins)
 
 
@@ -227,7 +241,7 @@ def gain_from_cells(values: IntArray) -> float:
     """
     values = _take_sample(values)
     distinct = np.unique(values)
-    smooth = [partial(_bin, n_bins=n, singles=False) for n in N_BINS if n <= len(distinct) / 4]
+    smooth = [partial(_bin, n_bins=n, min_rows=np.inf) for n in N_BINS if n <= len(distinct) / 4]
     best, best_smooth = (
         max((_cross_validate(partition, values) for partition in partitions), default=-np.inf)
         for partitions in (_list_cells(distinct), smooth)

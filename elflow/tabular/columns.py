@@ -14,6 +14,7 @@ from scipy.special import ndtr, ndtri
 from elflow.tabular import _grids, _kinds, _times
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 from elflow.tabular._column_fields import ColumnFields
+from elflow.tabular._column_text import describe_values
 from elflow.tabular._kinds import COLUMN_KINDS, Declaration, Level
 from elflow.tabular._numbers import count_states, describe_states, locate_atoms, plan_numbers
 from elflow.tabular._steps import Steps
@@ -23,8 +24,6 @@ from elflow.tabular._warps import Warp
 
 __all__ = ["COLUMN_KINDS", "Column"]
 
-MAX_LEVELS_SHOWN = 4
-"""Maximum number of categories in the description of a column."""
 MAX_TEXT_SHOWN = 60
 """Maximum number of characters of a column's name, and of its values, in the text of a column."""
 MAX_LOOKED_UP = 1_000
@@ -141,9 +140,9 @@ class Column(ColumnFields):
         """
         present = _kinds.convert_objects(self.name, values[values.notna()]) if self.kind == "datetime" else values[:0]
         if len(present) and pd.api.types.is_string_dtype(present.dtype):
-            return _times.parse_iso_datetimes(self.name, present, self._zone).reindex(values.index)
-        if self._zone is not None and isinstance(present.dtype, np.dtype) and present.dtype.kind == "M":
-            return _times.localize(present, self._zone).reindex(values.index)
+            return _times.parse_iso_datetimes(self.name, present, self.zone).reindex(values.index)
+        if self.zone is not None and isinstance(present.dtype, np.dtype) and present.dtype.kind == "M":
+            return _times.localize(present, self.zone).reindex(values.index)
         if self.kind == "datetime" and values.dtype == object and isinstance(present, pd.Series):
             return present.reindex(values.index)
         return values
@@ -165,7 +164,13 @@ class Column(ColumnFields):
         has_value = (self.encode_states(values) if states is None else states) == self.position
         present = _kinds.convert_objects(self.name, values[has_value])
         if isinstance(self.map, Steps):
-            low[has_value], width[has_value] = self.map.encode(self.to_integers(present))
+            integers = self.to_integers(present)
+            if self._number_levels is not None and (is_new := integers == len(self._number_levels)).any():
+                # A new number is like the nearest level, and has the probability of all new numbers as a factor.
+                integers[is_new] = _grids.find_nearest(self._to_floats(present)[is_new], self._number_levels)
+                new_share = 1 - (self.map.cumulative[-1] - self.map.cumulative[0])
+                offset[has_value] = np.where(is_new, np.log(new_share), 0.0)
+            low[has_value], width[has_value] = self.map.encode(integers)
         elif self.dithered:
             low[has_value], width[has_value] = self._encode_dithered(self.to_integers(present))
         else:
@@ -227,7 +232,14 @@ class Column(ColumnFields):
             low, width = self._encode_dithered(integers)
             return np.where(is_atom, low, low - width)
         low, width, _ = self.encode(values)
-        return np.asarray(ndtri(np.clip(low + width, 0, 1)))
+        upper = low + width
+        if self._number_levels is not None:
+            # A new number below the nearest level: that level is not up to it.
+            x = self._to_floats(_kinds.convert_objects(self.name, values))
+            nearest = self._number_levels[_grids.find_nearest(x, self._number_levels)]
+            is_new = _grids.find_equal(x, self._number_levels) == len(self._number_levels)
+            upper = np.where(is_new & (x < nearest), low, upper)
+        return np.asarray(ndtri(np.clip(upper, 0, 1)))
 
     def encode_midpoints(self, values: Values) -> FloatArray:
         """Number z in the middle of each value's cell, `(N,)`; 0 for a missing value and for an atom."""
@@ -243,7 +255,7 @@ class Column(ColumnFields):
             states: State of each value, `(N,)`; None if all are neither atoms nor missing.
         """
         if isinstance(self.map, Warp):
-            values = pd.Series(self._decode_numbers(z))
+            values = pd.Series(self.decode_numbers(z))
         else:
             values = self._decode_integers(self.map.decode(ndtr(z)))
         is_missing = None
@@ -254,7 +266,7 @@ class Column(ColumnFields):
             is_missing = states == len(self.shares) - 1 if self.missing else None
         return self._restore(values, is_missing)
 
-    def _decode_numbers(self, z: FloatArray) -> FloatArray:
+    def decode_numbers(self, z: FloatArray) -> FloatArray:
         """Numbers within the bounds, and on the grid if there is one."""
         assert isinstance(self.map, Warp)
         x = np.clip(self.map.inverse(z), *self.sampled_bounds)
@@ -293,7 +305,7 @@ class Column(ColumnFields):
             return self._find_levels(present, self.levels)
         if self.kind == "datetime":
             present = present if isinstance(present, pd.Series) else pd.Series(present)
-            counts, _ = _times.datetimes_to_integers(self.name, present, self.unit, self.local, self._zone)
+            counts, _ = _times.datetimes_to_integers(self.name, present, self.unit, self.local, self.zone)
             return counts // int(self.step or 1)
         if pd.api.types.is_integer_dtype(present.dtype) and self.step == 1.0:
             if len(present) and int(present.max()) >= 2**62:
@@ -309,11 +321,19 @@ class Column(ColumnFields):
 
     def _find_levels(self, present: Values, levels: tuple[Level, ...]) -> IntArray:
         """Positions of categories in `levels`; `len(levels)` for unknown ones."""
+        if self._number_levels is not None and pd.api.types.is_numeric_dtype(present.dtype):
+            return _grids.find_equal(self._to_floats(present), self._number_levels)
         if len(present) <= MAX_LOOKED_UP and len(self._positions) == len(levels):
             positions = self._positions
             return np.array([positions.get(value, len(levels)) for value in present.tolist()], np.int64)
         codes = self._level_index.get_indexer(pd.Index(present.astype(object), dtype=object))
         return np.where(codes < 0, len(levels), codes).astype(np.int64)
+
+    @cached_property
+    def _number_levels(self) -> FloatArray | None:
+        """Categories that are increasing floats: they are known up to rounding, and others are close to one of them."""
+        is_float = self.levels is not None and all(isinstance(level, float) for level in self.levels)
+        return np.array(self.levels) if is_float and self.has_order else None
 
     @cached_property
     def _positions(self) -> dict[Level, int]:
@@ -371,7 +391,7 @@ class Column(ColumnFields):
             >>> column.describe()
             {'name': 'count', 'kind': 'integer', 'dtype': 'int64', 'values': '3 to 9', 'missing': False}
         """
-        values = self._describe_values() + (", or missing" if self.missing else "")
+        values = describe_values(self) + (", or missing" if self.missing else "")
         return {
             "name": self.name,
             "kind": self.kind,
@@ -379,42 +399,6 @@ class Column(ColumnFields):
             "values": values,
             "missing": bool(self.missing),
         }
-
-    def _describe_values(self) -> str:
-        """Range of the values, or the first categories."""
-        if self.levels is not None:
-            shown = [*map(str, self.levels[:MAX_LEVELS_SHOWN])]
-            shown += ["..."] if len(self.levels) > MAX_LEVELS_SHOWN else []
-            return f"{len(self.levels)}: {', '.join(shown)}"
-        if isinstance(self.map, Warp):
-            return self._describe_numbers()
-        first, last = int(self.map.edges[0]), int(self.map.edges[-1]) - 1
-        step = self.step or 1.0
-        if self.kind == "datetime":
-            ends = [end * int(step) for end in (first, last)]
-            return _times.describe_range(ends[0], ends[1], self.unit, self._zone, self.local)
-        return f"{first * step:.15g} to {last * step:.15g}" + ("" if step == 1.0 else f" in steps of {step:g}")
-
-    def _describe_numbers(self) -> str:
-        """Range or bounds of the values of a smooth column, and its atoms."""
-        assert isinstance(self.map, Warp)
-        if self.step is not None:
-            ends = self._decode_numbers(np.array([self.map.first, self.map.last]))
-            low, high = min([ends[0], *self.atoms]), max([ends[1], *self.atoms])
-            text = f"{low:.15g} to {high:.15g}" + ("" if self.step == 1.0 else f" in steps of {self.step:g}")
-        else:
-            low, high = float(self.map.low), float(self.map.high)
-            if np.isinf(low) and np.isinf(high):
-                text = "any"
-            elif np.isinf(low) or np.isinf(high):
-                text = f"at least {low:g}" if np.isinf(high) else f"at most {high:g}"
-            else:
-                text = f"between {low:g} and {high:g}"
-        parts = []
-        for state, share in enumerate(self.shares[: len(self.atoms) + 1]):
-            if (atom := self.state_value(state)) is not None:
-                parts.append(f"{share:.1%} {atom:g}")
-        return ", ".join([text, *parts])
 
     def __repr__(self) -> str:
         facts = {key: shorten(text, MAX_TEXT_SHOWN) for key, text in self.describe().items() if key != "missing"}
