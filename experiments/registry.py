@@ -31,23 +31,23 @@ GROUPS = {
             "samples": "experiments.paper.samples:EXPERIMENT",
         },
         help="run the paper's experiments",
-        # Together 72 CPU minutes: 36 minutes on two quiet cores. The rest of 45 minutes is for jobs that outlast a
-        # budget, and for timings, which run alone.
+        # Together 47 CPU minutes: 24 minutes on two quiet cores. The rest of 45 minutes is for jobs that outlast a
+        # budget, for timings, which run alone, and for cores that are not quiet.
         budgets={
             "networks": 10,
-            "absolute-value": 300,
-            "relu-flow": 400,
-            "runtime": 40,
-            "theory": 60,
-            "eight-gaussians": 600,
-            "checkerboard": 700,
-            "limits": 180,
-            "ablation": 500,
-            "tabular": 420,
-            "images": 650,
-            "parameter-efficiency": 200,
-            "sampling": 240,
-            "samples": 60,
+            "absolute-value": 60,
+            "relu-flow": 120,
+            "runtime": 30,
+            "theory": 20,
+            "eight-gaussians": 450,
+            "checkerboard": 500,
+            "limits": 150,
+            "ablation": 350,
+            "tabular": 300,
+            "images": 450,
+            "parameter-efficiency": 150,
+            "sampling": 200,
+            "samples": 40,
         },
     ),
     "bench": Group(
