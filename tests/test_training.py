@@ -784,3 +784,11 @@ def test_bad_records(changes):
     state = Training([{"step": 1}], 1.0, "patience").to_dict()
     with pytest.raises((ValueError, TypeError, KeyError)):
         Training.from_dict(state | changes)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-23, 1e-36, 1e30, 0.0])
+def test_orthogonal_updates_do_not_depend_on_the_size_of_gradients(size):
+    """Gradients of units that are never active vanish: the squares of their averages underflow."""
+    matrix = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0))
+    expected = orthogonalize(matrix) if size else torch.zeros_like(matrix)
+    torch.testing.assert_close(orthogonalize(matrix * size), expected, atol=1e-4, rtol=0.0)

@@ -166,8 +166,9 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if is_tall else matrices
-    tiny = torch.finfo(x.dtype).tiny
-    x = x / (SAFETY * torch.linalg.matrix_norm(x, keepdim=True)).clamp(min=tiny)
+    # The squares of gradients that have vanished (1e-23, of units that are never active) would underflow in the norm.
+    x = x / x.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    x = x / (SAFETY * torch.linalg.matrix_norm(x, keepdim=True)).clamp(min=1e-3)
     for a, b, c in POLYNOMIALS:
         gram = x @ x.mT
         x = a * x + (b * gram + c * (gram @ gram)) @ x
