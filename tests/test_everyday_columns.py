@@ -551,6 +551,9 @@ def test_dates_as_text_are_named():
         with pytest.warns(UserWarning, match=f"column 'd' holds dates as text: it {treatment}") as record:
             Schema.fit(pd.DataFrame({"d": np.tile(dates, copies), "x": np.arange(60.0 * copies)}))
         assert len(record) == 1
+    slashes = pd.date_range("2024-01-01", periods=60).strftime("%d/%m/%Y")
+    with pytest.warns(UserWarning, match=r"is a category, not a time. Convert it with .*dayfirst=True\) if the day"):
+        Schema.fit(pd.DataFrame({"d": np.tile(slashes, 4), "x": np.arange(240.0)}))
     mixed = [f"{date} 10:00" + "+01:00" * (k % 7 == 3) for k, date in enumerate(dates)]
     with pytest.warns(UserWarning, match="Some have an offset from UTC and others have none") as record:
         Schema.fit(pd.DataFrame({"d": mixed, "x": np.arange(60.0)}))

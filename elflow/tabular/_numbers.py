@@ -123,7 +123,7 @@ def _infer_ends(
         for first, last in at_atoms
     ]
     margin = 0.0 if bounds == at_atoms else SOFT_STEPS * step
-    if all(np.isinf(first) for first, _ in bounds) and _may_end_at_zero(multiples * step):
+    if all(np.isinf(first) for first, _ in bounds) and _may_end_at_zero(np.multiply(multiples, step, dtype=np.float64)):
         bounds += [(0.0, last) for _, last in bounds]
     return [*bounds], margin
 
