@@ -376,6 +376,15 @@ def test_samples_of_positive_numbers_are_positive(draw):
     assert np.isfinite(beyond).all()
 
 
+def test_new_ends_of_fine_grids_are_not_rare():
+    """Half of the new tables of a uniform distribution have a larger maximum than the fitted one."""
+    rng = np.random.default_rng(0)
+    fitted, new = (pd.Series(rng.integers(0, 60_000, 400), name="x") for _ in range(2))
+    column = fit(fitted)
+    assert np.isfinite(column.map.high)
+    assert log_density(column, new).mean() > -np.log(60_000) - 0.2
+
+
 def test_counts_of_cells_leave_out_new_integers():
     """Rows outside a sample may have values that it does not have."""
     steps = Steps.fit(np.array([3, 3, 4, 6]))
