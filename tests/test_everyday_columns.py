@@ -376,6 +376,15 @@ def test_samples_of_positive_numbers_are_positive(draw):
     assert np.isfinite(beyond).all()
 
 
+def test_new_ends_of_fine_grids_are_not_rare():
+    """Half of the new tables of a uniform distribution have a larger maximum than the fitted one."""
+    rng = np.random.default_rng(0)
+    fitted, new = (pd.Series(rng.integers(0, 60_000, 400), name="x") for _ in range(2))
+    column = fit(fitted)
+    assert np.isfinite(column.map.high)
+    assert log_density(column, new).mean() > -np.log(60_000) - 0.2
+
+
 def test_counts_of_cells_leave_out_new_integers():
     """Rows outside a sample may have values that it does not have."""
     steps = Steps.fit(np.array([3, 3, 4, 6]))
@@ -551,6 +560,9 @@ def test_dates_as_text_are_named():
         with pytest.warns(UserWarning, match=f"column 'd' holds dates as text: it {treatment}") as record:
             Schema.fit(pd.DataFrame({"d": np.tile(dates, copies), "x": np.arange(60.0 * copies)}))
         assert len(record) == 1
+    slashes = pd.date_range("2024-01-01", periods=60).strftime("%d/%m/%Y")
+    with pytest.warns(UserWarning, match=r"is a category, not a time. Convert it with .*dayfirst=True\) if the day"):
+        Schema.fit(pd.DataFrame({"d": np.tile(slashes, 4), "x": np.arange(240.0)}))
     mixed = [f"{date} 10:00" + "+01:00" * (k % 7 == 3) for k, date in enumerate(dates)]
     with pytest.warns(UserWarning, match="Some have an offset from UTC and others have none") as record:
         Schema.fit(pd.DataFrame({"d": mixed, "x": np.arange(60.0)}))

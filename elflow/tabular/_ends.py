@@ -15,11 +15,13 @@ MIN_EXPECTED_ROWS = 8.0
 
 
 def find_hard_ends(multiples: IntArray) -> tuple[float, float]:
-    """Smallest and largest of integers, `(N,)`, each of which is infinite unless it is a hard end.
+    """Ends of the range of integers, `(N,)`, each of which is infinite unless it is a hard end.
 
     Percentages end at 100, and years at the present one, without becoming rare before. The rows of two windows of equal
     width next to the end are counted. If frequencies went on as they change from one window to the other, a third
-    window beyond the end would have rows as well. If these are too many to be absent by chance, the end is hard.
+    window beyond the end would have rows as well. If these are too many to be absent by chance, the end is hard. It is
+    beyond the last integer by the mean distance of the rows next to it, as far as the last of n rows is from the end of
+    a uniform distribution on average; nonnegative integers do not end below 0.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -29,19 +31,22 @@ def find_hard_ends(multiples: IntArray) -> tuple[float, float]:
         (-inf, inf)
         >>> find_hard_ends(rng.geometric(0.05, size=1000))
         (1.0, inf)
+        >>> find_hard_ends(np.arange(0, 10_001, 10))
+        (0.0, 10009.0)
     """
-    low = float(multiples.min()) if _is_hard_end(multiples - multiples.min()) else -np.inf
-    high = float(multiples.max()) if _is_hard_end(multiples.max() - multiples) else np.inf
-    return low, high
+    first, last = float(multiples.min()), float(multiples.max())
+    low, high = first - _measure_end(multiples - multiples.min()), last + _measure_end(multiples.max() - multiples)
+    return (max(low, 0.0) if first >= 0 and np.isfinite(low) else low), high
 
 
-def _is_hard_end(distances: IntArray) -> bool:
-    """Whether rows at these distances from an end, `(N,)`, do not become rare towards it."""
+def _measure_end(distances: IntArray) -> float:
+    """Distance of a hard end from the last integer, for the distances of all, `(N,)`; infinite if rows become rare."""
     ordered = np.sort(distances)
     if len(ordered) < MIN_WINDOW_ROWS:
-        return False
+        return np.inf
     width = int(ordered[MIN_WINDOW_ROWS - 1]) // 2 + 1
     near, far = np.searchsorted(ordered, [width, 2 * width])
     far = far - near
     # Windows that reach beyond the middle of the range do not show what happens at its end.
-    return bool(4 * width <= ordered[-1] + 1 and far > 0 and near * near / far >= MIN_EXPECTED_ROWS)
+    is_hard = 4 * width <= ordered[-1] + 1 and far > 0 and near * near / far >= MIN_EXPECTED_ROWS
+    return float(width // near) if is_hard else np.inf

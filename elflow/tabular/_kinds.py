@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -50,6 +51,9 @@ MAX_BOUND_DISTANCE = 50.0
 MIN_NINES_RATIO = 3.0
 """Distance of a number of nines, such as -999, from the central 99 % of the values, in units of their range, from which
 it is taken for a fill value."""
+ISO_DATE = r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?"
+LOCAL_DATE = r"\d{1,2}[./-]\d{1,2}[./-]\d{4}( \d{1,2}:\d{2}.*)?"
+"""Texts of dates: 2024-12-31, and 31/12/2024 or 12/31/2024."""
 MIN_DATES, MAX_TESTED_DATES = 10, 1_000
 """Minimum number of different dates in a column of strings for a warning, and maximum number of strings tested."""
 MAX_FILL_SHOWN = 3
@@ -254,10 +258,12 @@ def check_within_bounds(name: str, x: FloatArray, bounds: tuple[float, float]) -
 
 
 def holds_dates_as_text(values: pd.Series) -> bool:
-    """Whether a column of strings holds many dates in ISO format, which should be datetimes.
+    """Whether a column of strings holds many dates, in ISO format or as 31/12/2024, which should be datetimes.
 
     Example:
         >>> holds_dates_as_text(pd.Series([f"2024-03-{day:02}" for day in range(1, 31)]))
+        True
+        >>> holds_dates_as_text(pd.Series([f"{day}.3.2024" for day in range(1, 31)]))
         True
     """
     if isinstance(values.dtype, pd.CategoricalDtype) or not (
@@ -267,11 +273,11 @@ def holds_dates_as_text(values: pd.Series) -> bool:
     distinct = pd.Series(values.dropna().unique()[:MAX_TESTED_DATES])
     if len(distinct) < MIN_DATES or pd.api.types.infer_dtype(distinct, skipna=False) != "string":
         return False
-    return bool(distinct.str.fullmatch(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?").all())
+    return bool(distinct.str.fullmatch(ISO_DATE).all() or distinct.str.fullmatch(LOCAL_DATE).all())
 
 
 def describe_dates_as_text(values: pd.Series, is_left_out: bool) -> str:
-    """Warning about a column of dates in ISO format that are strings.
+    """Warning about a column of dates that are strings.
 
     Arguments:
         values: The column.
@@ -285,7 +291,9 @@ def describe_dates_as_text(values: pd.Series, is_left_out: bool) -> str:
     treatment = "it is left out" if is_left_out else "it is a category, not a time"
     has_offset = _times.find_offsets(values.dropna())
     remedy = "Convert it with pandas.to_datetime"
-    if has_offset.any() and not has_offset.all():
+    if not re.fullmatch(ISO_DATE, str(values.dropna().iloc[0])):
+        remedy += "(..., dayfirst=True) if the day is first, or write dates as 2024-12-31"
+    elif has_offset.any() and not has_offset.all():
         remedy = (
             "Some have an offset from UTC and others have none, as "
             f"{values.dropna()[~has_offset].iloc[0]!r}: write all of them in the same way, or convert them with "

@@ -122,8 +122,10 @@ def _infer_ends(
         (first if np.isfinite(first) else low * step, last if np.isfinite(last) else high * step)
         for first, last in at_atoms
     ]
-    margin = 0.0 if bounds == at_atoms else SOFT_STEPS * step
-    if all(np.isinf(first) for first, _ in bounds) and _may_end_at_zero(multiples * step):
+    # An end that is uncertain by several steps is as soft.
+    beyond = max(end for end in (multiples.min() - low, high - multiples.max(), SOFT_STEPS) if np.isfinite(end))
+    margin = 0.0 if bounds == at_atoms else float(beyond) * step
+    if all(np.isinf(first) for first, _ in bounds) and _may_end_at_zero(np.multiply(multiples, step, dtype=np.float64)):
         bounds += [(0.0, last) for _, last in bounds]
     return [*bounds], margin
 

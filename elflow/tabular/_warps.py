@@ -185,8 +185,7 @@ class Warp:
         if self.base == "identity":
             return x, np.zeros_like(x)
         if self.base == "asinh":
-            # asinh(a) = log(2 a) for large a, whose square would overflow
-            return np.arcsinh(x / self.unit), -np.log(np.hypot(self.unit, x))
+            return _asinh_in_units(x, self.unit), -np.log(np.hypot(self.unit, x))
         if self.base == "clusters":
             return interpolate_linearly(x, np.array(self.knots))
         with np.errstate(over="ignore"):
@@ -214,7 +213,9 @@ class Warp:
         if self.base == "identity":
             return y
         if self.base == "asinh":
-            return self.unit * np.sinh(np.clip(y, -700.0, 700.0))
+            # The hyperbolic sine of large y is an exponential, which the unit may bring back into range.
+            large = np.sign(y) * np.exp(np.minimum(np.abs(y) + np.log(self.unit / 2), 709.0))
+            return np.where(np.abs(y) > 20, large, self.unit * np.sinh(np.clip(y, -20.0, 20.0)))
         if self.base == "clusters":
             return interpolate_linearly(y, np.array(self.knots)[:, ::-1])[0]
         if self.base == "logit":
@@ -336,6 +337,13 @@ def _log_with_tangent(d: FloatArray, margin: float) -> tuple[FloatArray, FloatAr
     inside = np.maximum(d, margin)
     log_inside = np.log(inside)
     return log_inside + (d - inside) / inside, -log_inside
+
+
+def _asinh_in_units(x: FloatArray, unit: float) -> FloatArray:
+    """asinh(x / unit), whose argument may overflow: for large arguments it is log(2 |x|) - log(unit)."""
+    is_large = np.abs(x) > 1e8 * unit
+    large = np.sign(x) * (np.log(np.maximum(np.abs(x), unit)) - np.log(unit / 2))
+    return np.where(is_large, large, np.arcsinh(np.where(is_large, 0.0, x) / unit))
 
 
 def _estimate_weibull_shape(distance: FloatArray) -> float:

@@ -371,7 +371,10 @@ def _describe_numbers_as_text(values: pd.Series) -> str:
 def _check_no_missing(counts: Mapping[str, int] | pd.Series, fitted: bool = False) -> None:
     """Raise an error that names the columns with missing values, if there are any."""
     if columns := ", ".join(f"{name!r} ({count})" for name, count in counts.items() if count > 0):
-        remedy = "fill them in or drop them"
-        if not fitted:
-            remedy += ", or model them with missing='model' (--missing model)"
-        raise ValueError(f"the table must not have missing values (NaN), got some in {columns}: {remedy}")
+        if fitted:
+            where = ", where the fitted table had none"
+            remedy = "fill them in with impute (elflow impute), drop these rows, or score other columns with marginal"
+        else:
+            where = ""
+            remedy = "fill them in or drop them, or model them with missing='model' (--missing model)"
+        raise ValueError(f"the table must not have missing values (NaN), got some in {columns}{where}: {remedy}")
