@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 
 def test_sample_given_conditions(folder):
     path = folder / "new.csv"
-    options = ["--given", "kind=a,c", "--given", "size=0.5..2", "--given", "ok=True", "--given", "day=2024-02-01.."]
+    options = ["--given", "kind=a,c", "--given", "size=0.5..2", "--given", "ok=true", "--given", "day=2024-02-01.."]
     succeeds("sample", folder / "model.elf", "-n", 50, "-o", path, "--seed", 3, *options)
     rows = pd.read_csv(path, parse_dates=["day"])
     assert len(rows) == 50
@@ -44,7 +44,7 @@ def test_sample_given_conditions(folder):
         ("kind", "--given must be COLUMN=CONDITION"),
         ("kind=z", "known values of 'kind'"),
         ("size=big", "numbers for 'size', got 'big'"),
-        ("size=", "must not ask for missing values of 'size'"),
+        ("size=", "error: --given must not ask for missing values of 'size'"),
         ("size=3..2", "low <= high"),
     ],
 )

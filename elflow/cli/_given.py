@@ -43,6 +43,8 @@ def _parse_condition(column: Column, value: str, text: str) -> Any:
 def _parse_levels(column: Column, value: str, text: str) -> Any:
     """A category, or a set of categories; a comma may be part of a category."""
     levels = {str(level): level for level in column.levels or ()}
+    if column.kind == "boolean":
+        value = value.title()  # of "true", as in JSON, beside "True"
     if value in levels:
         return levels[value]
     if ".." in value and column.has_order:

@@ -347,7 +347,11 @@ def sample(
             scan = scan_table(context, schema.columns, SAMPLE_BLOCK)
         total = None if scan.rows is None else scan.rows * number
     conditions = parse_given(given, est)
-    with writer, show_progress("Sampling rows", total) as set_done:
+    with (
+        writer,
+        show_progress("Sampling rows", total) as set_done,
+        _options.rename_argument("given", "--given"),
+    ):
         for rows in _iter_rows(est, number, scan, seed, conditions):
             writer.write(rows)
             set_done(writer.rows)

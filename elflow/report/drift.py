@@ -84,7 +84,7 @@ def _judge(found: Drift) -> list[Verdict]:
             "PIT": f"{test.effect:.1%}",
             "two-sample": _format_p(test.p_value),
         }[test.aspect]
-        reading = f"p = {_format_p(test.p_value)}, adjusted {_format_p(test.adjusted_p_value)}."
+        reading = f"{_name_p(test.p_value)}, adjusted {_format_p(test.adjusted_p_value)}."
         if np.isnan(test.effect):
             reading = f"{test.change[0].upper()}{test.change[1:]}: {reading}"
         level: Literal["poor", "good"] = "poor" if test.has_drifted else "good"
@@ -115,6 +115,10 @@ def _judge(found: Drift) -> list[Verdict]:
 
 def _format_p(p_value: float) -> str:
     return "&lt; 1e-16" if p_value < 1e-16 else f"{p_value:.2g}" if p_value >= 1e-4 else f"{p_value:.0e}"
+
+
+def _name_p(p_value: float) -> str:
+    return f"p = {_format_p(p_value)}".replace("= &lt;", "&lt;")
 
 
 def _render_findings(found: Drift) -> str:
@@ -161,7 +165,7 @@ def _render_columns(found: Drift) -> str:
 def _render_column(part: ColumnShares, tests: list[DriftTest], name: str) -> str:
     caption = KINDS.get(part.kind, part.kind) + (", context" if part.is_context else "")
     for test in tests:
-        text = f"{_render_change(test)} (p = {_format_p(test.p_value)})"
+        text = f"{_render_change(test)} ({_name_p(test.p_value)})"
         mark = f'<span class="poor"><span class="level">{text}</span></span>' if test.has_drifted else text
         caption += f" · {mark}"
     if part.is_ordered:

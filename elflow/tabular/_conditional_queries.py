@@ -148,7 +148,7 @@ class ConditionalQueries(RegionQueries):
         if not self.schema_.column(name).has_order:
             warn_user(
                 f"column {name!r} has categories without an order: its quantiles depend on the arbitrary order of the "
-                "categories in the schema. Their probabilities are differences of conditional_cdf at consecutive ones"
+                "categories in the schema; conditional_proba has their probabilities"
             )
         if X is None and given is None:
             X = self._make_rows(name, context)

@@ -21,10 +21,12 @@ from elflow.tabular._regions import Regions
 from elflow.tabular.columns import Column
 from elflow.tabular.schema import OutsideBoundsWarning, Schema
 
-__all__ = ["MISSING", "ColumnSet", "Missing", "build_regions", "is_unknown", "list_sets"]
+__all__ = ["MISSING", "ColumnSet", "Missing", "build_regions", "is_unknown", "list_sets", "unknown_level_error"]
 
 GRID_TOLERANCE = 1e-6
 """Fraction of the spacing of a grid by which the ends of a range may be off a point of the grid."""
+MAX_SHOWN_LEVELS = 8
+"""Number of known categories that an error about an unknown one lists."""
 
 
 class Missing(Enum):
@@ -162,7 +164,8 @@ def encode_condition(column: Column, condition: Any) -> ColumnSet:
     if isinstance(condition, Missing):
         if not column.missing:
             raise ValueError(
-                f"given must not ask for missing values of {column.name!r}, which has none: fit with missing='model'"
+                f"given must not ask for missing values of {column.name!r}: none were fitted. Fit rows with missing "
+                "values in it, with missing='model'"
             )
         return ColumnSet([_state_interval(column, len(column.shares) - 1)], WHOLE)
     if isinstance(condition, tuple):
@@ -219,7 +222,7 @@ def _encode_choices(column: Column, choices: list[Any]) -> ColumnSet:
     has_missing = any(isinstance(choice, Missing) for choice in choices)
     rest = [choice for choice in choices if not isinstance(choice, Missing)]
     if column.levels is not None and (unknown := [choice for choice in rest if choice not in column.levels]):
-        raise ValueError(f"given must have known values of {column.name!r}, got {unknown[0]!r}")
+        raise unknown_level_error(column, unknown[0])
     sets = _encode_values(column, pd.Series(rest)) if rest else []
     if has_missing:
         sets.append(encode_condition(column, MISSING))
@@ -278,6 +281,13 @@ def _encode_range(column: Column, condition: tuple[Any, ...]) -> ColumnSet:
     return ColumnSet(_merge([*states, state]), [(lower, upper)], state)
 
 
+def unknown_level_error(column: Column, value: Any) -> ValueError:
+    """Error about a condition with a category that was not fitted."""
+    levels = [repr(level) for level in column.levels or ()]
+    some = ", ".join(levels[:MAX_SHOWN_LEVELS]) + (", ..." if len(levels) > MAX_SHOWN_LEVELS else "")
+    return ValueError(f"given must have known values of {column.name!r} ({some}), got {value!r}")
+
+
 def _empty_range_error(column: Column, condition: tuple[Any, ...]) -> ValueError:
     """Error about a range in which the column has no values."""
     values = column.describe()["values"]
@@ -291,7 +301,7 @@ def _levels_between(column: Column, low: Any, high: Any) -> list[Any]:
         return [level for level in levels if (low is None or level >= low) and (high is None or level <= high)]
     for end in (low, high):
         if end is not None and end not in levels:
-            raise ValueError(f"given must have known values of {column.name!r}, got {end!r}")
+            raise unknown_level_error(column, end)
     first = 0 if low is None else levels.index(low)
     last = len(levels) - 1 if high is None else levels.index(high)
     return levels[first : last + 1]

@@ -13,7 +13,7 @@ from torch import Tensor
 from elflow._checks import check_count
 from elflow.flows.mixture import GaussianMixture
 from elflow.tabular._arrays import FloatArray, IntArray
-from elflow.tabular._given import Missing, build_regions
+from elflow.tabular._given import Missing, build_regions, unknown_level_error
 from elflow.tabular._given_checks import check_conditions
 from elflow.tabular._info import Info, describe_info, make_info, warn_if_poor
 from elflow.tabular._inputs import TableEstimator
@@ -131,10 +131,10 @@ class RegionQueries(TableEstimator):
 
     def _check_level(self, name: str, value: Any) -> None:
         """Raise an error if the value of a condition is an unknown category."""
-        levels = self.schema_.column(name).levels
-        if levels is None or isinstance(value, tuple | list | set | frozenset | Missing) or value in levels:
-            return
-        raise ValueError(f"given must have one of the {len(levels)} known values of {name!r}, got {value!r}")
+        column = self.schema_.column(name)
+        is_set = isinstance(value, tuple | list | set | frozenset | Missing)
+        if column.levels is not None and not is_set and value not in column.levels:
+            raise unknown_level_error(column, value)
 
     @property
     def _has_uniform_cells(self) -> bool:

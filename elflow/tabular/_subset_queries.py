@@ -26,6 +26,8 @@ class SubsetQueries(RegionQueries):
     def marginal(self, columns: Sequence[Hashable], given: Mapping[Hashable, Any] | None = None) -> Marginal:
         """Density of some of the columns, given conditions on others or not, with the rest integrated out.
 
+        Its samples are those columns of `sample`.
+
         Arguments:
             columns: Names of the columns; their numbers if the table has no names.
             given: Conditions on other columns, the same for all rows: see `sample`. The density is then given these

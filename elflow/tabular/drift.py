@@ -132,8 +132,9 @@ class Drift:
 
     def describe(self) -> str:
         """The result in one sentence."""
+        p_value = f"p = {format_p(self.p_value)}".replace("= <", "< ")
         if not self.has_drift:
-            return f"No drift: no test finds a difference at the level {self.level:g} (p = {format_p(self.p_value)})."
+            return f"No drift: no test finds a difference at the level {self.level:g} ({p_value})."
         n_columns = len({test.columns for test in self.drifted if test.group == "column"})
         n_pairs = sum(test.group == "pair" for test in self.drifted)
         where = " and ".join(
@@ -141,7 +142,7 @@ class Drift:
             for count, noun in ((n_columns, "column"), (n_pairs, "pair"))
             if count
         )
-        return f"Drift (p = {format_p(self.p_value)})" + (f", in {where}." if where else ", in all columns together.")
+        return f"Drift ({p_value})" + (f", in {where}." if where else ", in all columns together.")
 
     def __repr__(self) -> str:
         overall = [test for test in self.tests if test.group == "overall"]
