@@ -688,6 +688,15 @@ def test_updates_of_muon_are_orthogonal():
     assert layers[0].bias.detach() == pytest.approx(bias - 0.1, rel=1e-6)
 
 
+def test_the_size_of_a_gradient_does_not_matter():
+    """The momentum of a layer that no longer has a gradient fades until its squares underflow."""
+    torch.manual_seed(0)
+    matrix = torch.randn(4, 8)
+    for size in (1e-42, 1e-37, 1e-30, 1e-20, 1e18, 1e37):
+        torch.testing.assert_close(orthogonalize(size * matrix), orthogonalize(matrix), atol=0.05, rtol=0)
+    assert not orthogonalize(0 * matrix).any()
+
+
 def test_updates_of_convolutions_are_orthogonal():
     """Each is that of the matrix with a row for each output, without the masked weights."""
     torch.manual_seed(0)
