@@ -32,20 +32,20 @@ class Layout(NamedTuple):
 
     rows: int
     columns: int
-    index: Tensor | None = None
+    places: Tensor | None = None
     """Positions of the parameter's values in the flattened matrix, which is zero elsewhere; None if it has them all."""
 
     def to_matrix(self, values: Tensor) -> Tensor:
         """The matrix with these values, which have the shape of the parameter."""
-        if self.index is None:
+        if self.places is None:
             return values.reshape(self.rows, self.columns)
         zeros = values.new_zeros(self.rows * self.columns)
-        return zeros.index_copy(0, self.index, values.flatten()).view(self.rows, self.columns)
+        return zeros.index_copy(0, self.places, values.flatten()).view(self.rows, self.columns)
 
     def to_values(self, matrix: Tensor, shape: torch.Size) -> Tensor:
         """The values of a matrix in the shape of the parameter."""
         flat = matrix.flatten()
-        return (flat if self.index is None else flat[self.index]).view(shape)
+        return (flat if self.places is None else flat[self.places]).view(shape)
 
 
 class Muon(Optimizer):
@@ -166,9 +166,10 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if is_tall else matrices
-    # The squares of gradients that have vanished (1e-23, of units that are never active) would underflow in the norm.
-    x = x / x.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
-    x = x / (SAFETY * torch.linalg.matrix_norm(x, keepdim=True)).clamp(min=1e-3)
+    tiny = torch.finfo(x.dtype).tiny
+    # First by the largest value: squares of the fading momentum of a layer without gradients would underflow.
+    x = x / x.abs().amax((-2, -1), keepdim=True).clamp(min=tiny)
+    x = x / (SAFETY * torch.linalg.matrix_norm(x, keepdim=True)).clamp(min=tiny)
     for a, b, c in POLYNOMIALS:
         gram = x @ x.mT
         x = a * x + (b * gram + c * (gram @ gram)) @ x

@@ -71,7 +71,7 @@ N_ROUNDS = 20
 N_SAMPLES = 100
 SIZES = ["transforms", "units", "channels", "blocks"]
 """Arguments of `elflow.ImageELF` that `--set sizes` changes."""
-RECIPE = ["optimizer", "learning_rate", "weight_decay", "batch_size"]
+RECIPE = ["optimizer", "learning_rate", "weight_decay", "batch_size", "cooldown"]
 """Arguments of `elflow.training.Recipe` that options change, for ELF."""
 
 
@@ -205,6 +205,9 @@ EXPERIMENT = Experiment(
         "learning_rate": Option(parse_positive, "learning rate of ELF (default: 0.004)"),
         "weight_decay": Option(parse_positive, "weight decay of ELF (default: none)"),
         "batch_size": Option(parse_count, "batch size of ELF (default: 32)"),
+        "cooldown": Option(
+            parse_positive, "part of the time limit over which the learning rate of ELF falls (default: 0.25)"
+        ),
         "sizes": Option(parse_sizes(SIZES), "sizes of ELF that differ from the preset, such as channels=24,blocks=3"),
     },
 )
