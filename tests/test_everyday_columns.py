@@ -554,6 +554,20 @@ def test_the_only_negative_value_is_taken_for_a_fill_value():
         assert Column.fit(pd.Series(glucose, name="x")).atoms == (-9,)
 
 
+def test_unique_names_of_few_rows_are_left_out():
+    numbers = pd.DataFrame({"sample": [f"S{i}" for i in range(40)], "x": np.arange(40.0) ** 2})
+    with pytest.warns(UserWarning, match="column 'sample' is left out, since most values are unique"):
+        assert Schema.fit(numbers).ignored == ("sample",)
+    assert Schema.fit(numbers.assign(sample=[f"S{i // 2}" for i in range(40)])).ignored == ()
+
+
+def test_new_missing_values_have_an_error_that_says_what_to_do():
+    rows = pd.DataFrame({"a": [1.5, None, 2.5, 4.0], "b": [0.5, 1.0, 3.0, 2.0]})
+    schema = Schema.fit(rows, missing="model")
+    with pytest.raises(ValueError, match=r"'b' \(1\), where the fitted table had none: fill them in with impute"):
+        schema.encode(rows.assign(b=[0.5, None, 3.0, 2.0]))
+
+
 def test_dates_as_text_are_named():
     dates = pd.date_range("2024-01-01", periods=60).strftime("%Y-%m-%d")
     for copies, treatment in ((4, "is a category"), (1, "is left out")):  # one warning, which says what happens
