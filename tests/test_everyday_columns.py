@@ -17,6 +17,7 @@ from torch import nn
 from elflow import FlowDensity
 from elflow.flows.dequantization import Dequantized
 from elflow.tabular import Column, Schema
+from elflow.tabular._ends import find_hard_ends
 from elflow.tabular._flow import encode_rows, score_rows
 from elflow.tabular._grids import find_atoms
 from elflow.tabular._steps import Steps
@@ -634,6 +635,15 @@ def test_groups_of_amounts_have_no_exponentials_of_exponentials():
     # A sample of a standard normal distribution stays within a few times of the largest amount, not within 1e6 times.
     assert column.decode(np.array([4.0]))[0] < 10 * x.max()
     assert fit(pd.Series(np.exp(rng.standard_t(2, 1500)), name="x")).map.heavy
+
+
+def test_ends_of_normal_distributions_are_not_hard():
+    """A row beyond an end that is taken for a hard one by mistake loses hundreds of nats."""
+    rng = np.random.default_rng(0)
+    ends = [find_hard_ends(rng.normal(0, 150, size=n).astype(int)) for n in (300, 1000, 4000) for _ in range(100)]
+    assert np.isfinite(ends).mean() < 0.005
+    grades = [find_hard_ends(rng.integers(0, 101, size=n)) for n in (500, 1000, 4000) for _ in range(20)]
+    assert grades == [(0.0, 100.0)] * 60
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,12 @@ from elflow.tabular._arrays import IntArray
 
 __all__ = ["find_hard_ends"]
 
-MIN_WINDOW_ROWS = 40
-"""Number of rows next to an end from which the frequencies beyond it are extrapolated."""
+MIN_WINDOW_ROWS, MAX_WINDOW_ROWS = 40, 200
+"""Bounds on the number of rows next to an end from which the frequencies beyond it are extrapolated: a quarter of all
+rows, if that is between them."""
+N_ERRORS = 2.0
+"""Number of standard errors that frequencies are allowed for. Without an allowance, one in fifty ends of a normal
+distribution was taken for a hard one, and rows beyond it lost hundreds of nats."""
 MIN_EXPECTED_ROWS = 8.0
 """Expected number of rows beyond an end from which none is evidence of a hard end: its probability is exp(-8)."""
 
@@ -19,8 +23,8 @@ def find_hard_ends(multiples: IntArray) -> tuple[float, float]:
 
     Percentages end at 100, and years at the present one, without becoming rare before. The rows of two windows of equal
     width next to the end are counted. If frequencies went on as they change from one window to the other, a third
-    window beyond the end would have rows as well. If these are too many to be absent by chance, the end is hard. It is
-    beyond the last integer by the mean distance of the rows next to it, as far as the last of n rows is from the end of
+    window beyond the end would have rows as well. If these are too many to be absent by chance, even if the frequencies
+    fall faster by two standard errors of the counts, the end is hard. It is beyond the last integer by the mean distance of the rows next to it, as far as the last of n rows is from the end of
     a uniform distribution on average; nonnegative integers do not end below 0.
 
     Example:
@@ -42,11 +46,13 @@ def find_hard_ends(multiples: IntArray) -> tuple[float, float]:
 def _measure_end(distances: IntArray) -> float:
     """Distance of a hard end from the last integer, for the distances of all, `(N,)`; infinite if rows become rare."""
     ordered = np.sort(distances)
-    if len(ordered) < MIN_WINDOW_ROWS:
+    n_rows = int(np.clip(len(ordered) // 4, MIN_WINDOW_ROWS, MAX_WINDOW_ROWS))
+    if len(ordered) < n_rows:
         return np.inf
-    width = int(ordered[MIN_WINDOW_ROWS - 1]) // 2 + 1
+    width = int(ordered[n_rows - 1]) // 2 + 1
     near, far = np.searchsorted(ordered, [width, 2 * width])
     far = far - near
+    fewest, most = near - N_ERRORS * near**0.5, far + N_ERRORS * far**0.5
     # Windows that reach beyond the middle of the range do not show what happens at its end.
-    is_hard = 4 * width <= ordered[-1] + 1 and far > 0 and near * near / far >= MIN_EXPECTED_ROWS
+    is_hard = 4 * width <= ordered[-1] + 1 and far > 0 and fewest > 0 and fewest**2 / most >= MIN_EXPECTED_ROWS
     return float(width // near) if is_hard else np.inf
