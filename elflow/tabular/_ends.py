@@ -24,8 +24,9 @@ def find_hard_ends(multiples: IntArray) -> tuple[float, float]:
     Percentages end at 100, and years at the present one, without becoming rare before. The rows of two windows of equal
     width next to the end are counted. If frequencies went on as they change from one window to the other, a third
     window beyond the end would have rows as well. If these are too many to be absent by chance, even if the frequencies
-    fall faster by two standard errors of the counts, the end is hard. It is beyond the last integer by the mean distance of the rows next to it, as far as the last of n rows is from the end of
-    a uniform distribution on average; nonnegative integers do not end below 0.
+    fall faster by two standard errors of the counts, the end is hard. It is beyond the last integer by the mean
+    distance of the rows next to it, as far as the last of n rows is from the end of a uniform distribution on average;
+    nonnegative integers do not end below 0.
 
     Example:
         >>> rng = np.random.default_rng(0)
