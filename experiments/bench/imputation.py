@@ -115,19 +115,16 @@ class _System:
         self.levels = {name: sorted(training[name].unique()) for name in labels}
         matrix = self._encode(training)
         self.mean, self.scale = matrix.mean(0), matrix.std(0) + 1e-12
-        self.imputers = [self._make(False)] + ([self._make(True)] if name == "iterative" else [])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of iterations that have not converged
-            for imputer in self.imputers:
-                imputer.fit((matrix - self.mean) / self.scale)
+        self.training = (matrix - self.mean) / self.scale
 
-    def _make(self, posterior: bool) -> Any:
+    def _make(self, draw: int | None = None) -> Any:
         if self.name == "knn":
             return KNNImputer(n_neighbors=10)
         if self.name == "trees":
             trees = ExtraTreesRegressor(30, min_samples_leaf=3, random_state=self.seed, n_jobs=1)
             return IterativeImputer(trees, max_iter=3, random_state=self.seed)
-        return IterativeImputer(sample_posterior=posterior, max_iter=10, random_state=self.seed)
+        is_draw = draw is not None
+        return IterativeImputer(sample_posterior=is_draw, max_iter=10, random_state=self.seed + (draw or 0))
 
     def fill(self, holes: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[pd.DataFrame]]:
         """Point estimates by kind, and draws if the system has any."""
@@ -136,12 +133,21 @@ class _System:
                 warnings.simplefilter("ignore")  # of rows with a small effective sample size
                 points = {method: self.density.impute(holes, method=method) for method in ("median", "mean", "mode")}
                 return points, self.density.impute(holes, n_draws=N_DRAWS, random_state=self.seed)
-        filled = self._decode(self.imputers[0].transform((self._encode(holes) - self.mean) / self.scale))
-        draws = []
-        if self.name == "iterative":
-            matrix = (self._encode(holes) - self.mean) / self.scale
-            draws = [self._decode(self.imputers[1].transform(matrix)) for _ in range(N_DRAWS)]
-        return dict.fromkeys(("median", "mean", "mode"), filled), draws
+        matrix = (self._encode(holes) - self.mean) / self.scale
+        points = self._fill_matrix(self._make(), matrix)
+        count = N_DRAWS if self.name == "iterative" else 0
+        draws = [self._fill_matrix(self._make(draw), matrix) for draw in range(count)]
+        return dict.fromkeys(("median", "mean", "mode"), points), draws
+
+    def _fill_matrix(self, imputer: Any, matrix: np.ndarray) -> pd.DataFrame:
+        """Fill the holes of a matrix, with training rows above it.
+
+        An iterative imputer that is fitted to complete rows stops after one round, and then fills holes in one round:
+        it never sees its own values in place of other holes.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of iterations that have not converged
+            return self._decode(imputer.fit_transform(np.concatenate([self.training, matrix]))[len(self.training) :])
 
     def _encode(self, frame: pd.DataFrame) -> np.ndarray:
         """Numbers, and an indicator for each category."""
