@@ -140,11 +140,13 @@ class _System:
         return dict.fromkeys(("median", "mean", "mode"), points), draws
 
     def _fill_matrix(self, imputer: Any, matrix: np.ndarray) -> pd.DataFrame:
-        """Fill the holes of a matrix, with training rows above it.
+        """Fill the holes of a matrix by an imputer, which is fitted to the training rows.
 
         An iterative imputer that is fitted to complete rows stops after one round, and then fills holes in one round:
-        it never sees its own values in place of other holes.
+        it never sees its own values in place of other holes. So it is fitted to both.
         """
+        if self.name == "knn":
+            return self._decode(imputer.fit(self.training).transform(matrix))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of iterations that have not converged
             return self._decode(imputer.fit_transform(np.concatenate([self.training, matrix]))[len(self.training) :])
