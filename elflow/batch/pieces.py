@@ -24,16 +24,7 @@ from elflow.batch.scorer import Scorer
 from elflow.io.tables import TableWriter, scan_table
 from elflow.tabular import FlowDensity
 
-__all__ = [
-    "PIECE_ROWS",
-    "Piece",
-    "PieceImputer",
-    "PieceSampler",
-    "PieceScorer",
-    "PieceWorker",
-    "list_pieces",
-    "part_name",
-]
+__all__ = ["PIECE_ROWS", "Piece", "PieceImputer", "PieceSampler", "PieceScorer", "list_pieces", "part_name"]
 
 PIECE_ROWS = 2**18
 """Number of rows of a piece, unless a row group is larger."""
@@ -107,33 +98,7 @@ def part_name(number: int) -> str:
     return f"part-{number:07d}.parquet"
 
 
-class PieceWorker:
-    """Base class of functions of pieces, each of which writes its rows to a file of its own.
-
-    Subclasses implement `process`.
-
-    Arguments:
-        folder: Folder of the output files, which every worker must be able to write.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Process the pieces in the column `piece`, each as JSON, and return their records as columns."""
-        records = [self.process(Piece.from_json(text)) for text in batch["piece"]]
-        return {name: np.array([record[name] for record in records]) for name in records[0]}
-
-    def process(self, piece: Piece) -> dict[str, float]:
-        """Write the rows of a piece, and return what there is to tell about them."""
-        raise TypeError(f"{type(self).__name__} must implement process(piece)")
-
-    def open_part(self, piece: Piece) -> TableWriter:
-        """Writer of the file of a piece."""
-        return TableWriter(Path(self.folder, part_name(piece.number)))
-
-
-class PieceScorer(PieceWorker):
+class PieceScorer:
     """Score pieces of files, and write the scores of each to a file of its own.
 
     Arguments:
@@ -143,13 +108,16 @@ class PieceScorer(PieceWorker):
     """
 
     def __init__(self, scorer: Scorer, folder: str, na_values: Sequence[str] = ()) -> None:
-        super().__init__(folder)
-        self.scorer, self.na_values = scorer, list(na_values)
+        self.scorer, self.folder, self.na_values = scorer, folder, list(na_values)
 
-    def process(self, piece: Piece) -> dict[str, float]:
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Score the pieces in the column `piece`, each as JSON, and return the statistics of their scores."""
+        return collect([self.score(Piece.from_json(text)) for text in batch["piece"]])
+
+    def score(self, piece: Piece) -> dict[str, float]:
         """Score a piece: numbers of rows and of rows of density zero, and moments of the others."""
         scores = []
-        with self.open_part(piece) as writer:
+        with TableWriter(Path(self.folder, part_name(piece.number))) as writer:
             for block in iter_blocks(self.scorer.density, piece, self.na_values, self.scorer.append):
                 result = self.scorer(block)
                 scores.append(result["log_density"].to_numpy())
@@ -168,7 +136,7 @@ class PieceScorer(PieceWorker):
         }
 
 
-class PieceImputer(PieceWorker):
+class PieceImputer:
     """Fill the missing cells of pieces of files, and write the rows of each to a file of its own.
 
     Arguments:
@@ -178,14 +146,17 @@ class PieceImputer(PieceWorker):
     """
 
     def __init__(self, imputer: Imputer, folder: str, na_values: Sequence[str] = ()) -> None:
-        super().__init__(folder)
-        self.imputer, self.na_values = imputer, list(na_values)
+        self.imputer, self.folder, self.na_values = imputer, folder, list(na_values)
 
-    def process(self, piece: Piece) -> dict[str, float]:
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Fill the pieces in the column `piece`, and return their numbers of rows and of filled cells."""
+        return collect([self.fill(Piece.from_json(text)) for text in batch["piece"]])
+
+    def fill(self, piece: Piece) -> dict[str, float]:
         """Fill a piece: numbers of rows and of filled cells."""
         density = self.imputer.density
         rows = cells = 0
-        with self.open_part(piece) as writer:
+        with TableWriter(Path(self.folder, part_name(piece.number))) as writer:
             for number, block in enumerate(iter_blocks(density, piece, self.na_values, True, self.imputer.batch_rows)):
                 with self.imputer.limit_threads():
                     writer.write(self.imputer.fill(block.reset_index(drop=True), [piece.number, number]))
@@ -194,7 +165,7 @@ class PieceImputer(PieceWorker):
         return {"piece": piece.number, "rows": rows, "cells": cells}
 
 
-class PieceSampler(PieceWorker):
+class PieceSampler:
     """Draw numbered blocks of rows, or rows for pieces of a table of contexts, and write each to a file of its own.
 
     Arguments:
@@ -203,12 +174,15 @@ class PieceSampler(PieceWorker):
     """
 
     def __init__(self, sampler: Sampler, folder: str) -> None:
-        super().__init__(folder)
-        self.sampler = sampler
+        self.sampler, self.folder = sampler, folder
 
-    def process(self, piece: Piece) -> dict[str, float]:
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Draw the rows of the pieces in the column `piece`, and return their number."""
+        return collect([self.draw(Piece.from_json(text)) for text in batch["piece"]])
+
+    def draw(self, piece: Piece) -> dict[str, float]:
         """Draw the rows of a block without context, or for the contexts of a piece."""
-        with self.open_part(piece) as writer:
+        with TableWriter(Path(self.folder, part_name(piece.number))) as writer:
             for block in self._iter_inputs(piece):
                 writer.write(self.sampler(block))
         return {"piece": piece.number, "rows": writer.rows}
@@ -220,6 +194,11 @@ class PieceSampler(PieceWorker):
         size = max(1, BLOCK_ROWS // self.sampler.n)
         for i, block in enumerate(iter_blocks(self.sampler.density, piece, (), False, size, contexts_only=True)):
             yield block.assign(block=piece.number * MAX_BLOCKS + i)
+
+
+def collect(records: list[dict[str, float]]) -> dict[str, Any]:
+    """Records as columns."""
+    return {name: np.array([record[name] for record in records]) for name in records[0]}
 
 
 def iter_blocks(

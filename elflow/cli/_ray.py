@@ -17,7 +17,7 @@ from elflow.cli import _options
 from elflow.cli._terminal import Mean, show, show_progress
 
 if TYPE_CHECKING:
-    from elflow.batch.pieces import Piece, PieceWorker
+    from elflow.batch.pieces import Piece, PieceImputer, PieceSampler, PieceScorer
     from elflow.tabular import FlowDensity
 
 Engine = Annotated[
@@ -164,7 +164,7 @@ def _read_umask() -> int:
 def _run(
     text: str,
     pieces: Sequence[Piece],
-    worker: PieceWorker,
+    worker: PieceScorer | PieceImputer | PieceSampler,
     address: str | None,
     workers: int | None,
     threads: int,
