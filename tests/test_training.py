@@ -412,7 +412,7 @@ def test_only_members_that_can_take_all_steps_within_the_time_limit_are_trained(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     mixture = FlowMixture([make_flow() for _ in range(3)])
     rows, validation = make_data()
-    _, training = fit(mixture, rows, validation, replace(TINY, round_steps=5, time_limit=time_limit))
+    _, training = fit(mixture, rows, validation, replace(TINY, schedule="cosine", round_steps=5, time_limit=time_limit))
     assert counts[:10] == [3] * 10  # the first round includes the initialisation
     assert set(counts[10:]) == {expected}
     assert training.stopped == ("time_limit" if expected == 1 else "max_steps")

@@ -54,6 +54,9 @@ def _measure_end(distances: IntArray) -> float:
     near, far = np.searchsorted(ordered, [width, 2 * width])
     far = far - near
     fewest, most = near - N_ERRORS * near**0.5, far + N_ERRORS * far**0.5
+    # As densities that fall to zero at their end. The difference of two equal frequencies is rarely so large.
+    becomes_rare = far - near > 1.5 * N_ERRORS * (near + far) ** 0.5
     # Windows that reach beyond the middle of the range do not show what happens at its end.
-    is_hard = 4 * width <= ordered[-1] + 1 and far > 0 and fewest > 0 and fewest**2 / most >= MIN_EXPECTED_ROWS
+    has_rows = far > 0 and fewest > 0 and fewest**2 / most >= MIN_EXPECTED_ROWS
+    is_hard = 4 * width <= ordered[-1] + 1 and has_rows and not becomes_rare
     return float(width // near) if is_hard else np.inf

@@ -13,9 +13,7 @@ __all__ = [
     "are_single",
     "find_atoms",
     "find_decimal_step",
-    "find_equal",
     "find_lattice_step",
-    "find_nearest",
     "find_single_digits",
     "is_on_grid",
     "is_smooth",
@@ -176,23 +174,6 @@ def round_to_single(x: FloatArray, digits: int) -> FloatArray:
     largest = float(np.finfo(np.float32).max)
     single, index = np.unique(np.clip(x, -largest, largest).astype(np.float32), return_inverse=True)
     return np.array([float(f"{value:.{digits}g}") for value in single.tolist()])[index.reshape(np.shape(x))]
-
-
-def find_equal(x: FloatArray, levels: FloatArray) -> IntArray:
-    """Positions of numbers among increasing levels, up to the rounding of texts; `len(levels)` for others, `(N,)`.
-
-    Example:
-        >>> find_equal(np.array([0.1 + 0.2, 0.4]), np.array([0.3, 0.5])).tolist()
-        [0, 2]
-    """
-    nearest = find_nearest(x, levels)
-    return np.where(np.abs(levels[nearest] - x) <= MAX_TEXT_ERROR * np.abs(x), nearest, len(levels))
-
-
-def find_nearest(x: FloatArray, levels: FloatArray) -> IntArray:
-    """Positions of the nearest of increasing levels, `(N,)`."""
-    middles = levels[:-1] + np.diff(levels) / 2
-    return np.searchsorted(middles, x)
 
 
 def multiply_step(multiples: IntArray, step: float) -> FloatArray:

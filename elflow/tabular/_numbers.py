@@ -12,7 +12,7 @@ from elflow.tabular import _grids, _kinds
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._ends import find_hard_ends
 from elflow.tabular._scales import robust_scale
-from elflow.tabular._steps import MAX_SINGLE_CELLS, gain_from_cells
+from elflow.tabular._steps import gain_from_cells
 from elflow.tabular._warps import Warp
 
 __all__ = ["count_states", "describe_states", "locate_atoms", "plan_numbers"]
@@ -24,10 +24,6 @@ MIN_FINE_STEPS = 1_000
 SOFT_STEPS = 0.05
 """Distance from a bound that was inferred from frequencies, in steps, within which a warp is linear. Values beyond it
 have a small density: the end may be one by chance."""
-MAX_NEW_SHARE = 0.05
-"""Share of rows with unique values up to which repeated numbers off any grid are levels.
-
-It estimates the probability that the next number is a new one (Good and Turing). A density has no ties at all."""
 MAX_MERGED_SHARE = 0.01
 """Fraction of distinct values that may coincide in single precision without a warning."""
 
@@ -69,8 +65,6 @@ def plan_numbers(
         step = float(_kinds.find_integer_step(distinct.astype(np.int64))) if has_step else 1.0
     if kind == "continuous" and not is_point and len(x) >= 2 * _grids.MIN_LEVELS:
         step, single_digits = _find_grid(distinct, facts["dtype"])
-        if step is None and is_free and infer_bounds and _has_levels(x):
-            return {"kind": "category", "levels": tuple(distinct.tolist()), "ordered": True}
     atoms = _grids.find_atoms(x, step or 0.0) if infer_bounds else np.zeros(0)
     rest = x[~np.isin(x, atoms)]
     if len(np.unique(rest)) < 2:
@@ -160,16 +154,6 @@ def _find_grid(distinct: FloatArray, dtype: str) -> tuple[float | None, int | No
         step = _grids.find_decimal_step(distinct, "float32")
         return step, None if step is None else digits
     return _grids.find_lattice_step(distinct), None
-
-
-def _has_levels(x: FloatArray) -> bool:
-    """Whether numbers off any grid come from a list of levels: nearly all of them are repeated.
-
-    Examples are logarithms of counts, z-scores of integers, and a number for each of several groups of rows. As a
-    density they would have arbitrarily high peaks, and no sample would be one of them.
-    """
-    counts = np.unique(x, return_counts=True)[1]
-    return len(counts) <= MAX_SINGLE_CELLS and bool((counts == 1).sum() <= MAX_NEW_SHARE * len(x))
 
 
 def _needs_cells(multiples: IntArray) -> bool:

@@ -197,7 +197,7 @@ def _bin(distinct: IntArray, counts: IntArray, n_bins: int, min_rows: float | No
             have more rows than half of the smallest bins.
     """
     if min_rows is None:
-        min_rows = max(counts.sum() / (2 * N_BINS[0]) + 1, MIN_SINGLE_ROWS)
+        min_rows = max(counts.sum() // (2 * N_BINS[0]) + 1, MIN_SINGLE_ROWS)
     inner = distinct[np.linspace(0, len(distinct) - 1, min(n_bins, len(distinct))).astype(int)]
     separate = np.argsort(-counts, kind="stable")[:MAX_REPEATED_CELLS]
     frequent = distinct[separate[counts[separate] >= min_rows]]

@@ -43,8 +43,8 @@ class Warp:
     softplus, or the normal quantile of a Weibull distribution, whose density may be finite at the bound. Without bounds
     it is the identity, the asinh of numbers of both signs that differ by orders of magnitude, such as profits, or
     piecewise linear where the values form clusters that are very far apart. t shortens heavy tails by asinh where that
-    increases the likelihood, and is the identity otherwise: only the tail away from the bound if b is linear there.
-    k is the identity up to `knee`, and logarithmic beyond.
+    increases the likelihood, and is the identity otherwise: with softplus and Weibull
+    only the tail away from the bound. k is the identity up to `knee`, and logarithmic beyond.
 
     Very close to a bound, b continues along its tangent. A value on the bound, or beyond it, then has a finite z and a
     small density; the map is a bijection of the real line, so that no mass is lost.
@@ -107,7 +107,7 @@ class Warp:
             warp._gaussian_log_likelihood(sample) * len(sample) + MIN_UNBOUNDED_GAIN * bool(np.isfinite(warp.low))
             for warp in candidates
         ]
-        best = candidates[int(np.argmax(gains))]
+        best = candidates[int(np.argmax(np.nan_to_num(gains, nan=-np.inf)))]
         z = best(x)[0]
         return replace(best, first=float(z.min()), last=float(z.max()))
 

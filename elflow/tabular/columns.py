@@ -164,13 +164,7 @@ class Column(ColumnFields):
         has_value = (self.encode_states(values) if states is None else states) == self.position
         present = _kinds.convert_objects(self.name, values[has_value])
         if isinstance(self.map, Steps):
-            integers = self.to_integers(present)
-            if self._number_levels is not None and (is_new := integers == len(self._number_levels)).any():
-                # A new number is like the nearest level, and has the probability of all new numbers as a factor.
-                integers[is_new] = _grids.find_nearest(self._to_floats(present)[is_new], self._number_levels)
-                new_share = 1 - (self.map.cumulative[-1] - self.map.cumulative[0])
-                offset[has_value] = np.where(is_new, np.log(new_share), 0.0)
-            low[has_value], width[has_value] = self.map.encode(integers)
+            low[has_value], width[has_value] = self.map.encode(self.to_integers(present))
         elif self.dithered:
             low[has_value], width[has_value] = self._encode_dithered(self.to_integers(present))
         else:
@@ -232,14 +226,7 @@ class Column(ColumnFields):
             low, width = self._encode_dithered(integers)
             return np.where(is_atom, low, low - width)
         low, width, _ = self.encode(values)
-        upper = low + width
-        if self._number_levels is not None:
-            # A new number below the nearest level: that level is not up to it.
-            x = self._to_floats(_kinds.convert_objects(self.name, values))
-            nearest = self._number_levels[_grids.find_nearest(x, self._number_levels)]
-            is_new = _grids.find_equal(x, self._number_levels) == len(self._number_levels)
-            upper = np.where(is_new & (x < nearest), low, upper)
-        return np.asarray(ndtri(np.clip(upper, 0, 1)))
+        return np.asarray(ndtri(np.clip(low + width, 0, 1)))
 
     def encode_midpoints(self, values: Values) -> FloatArray:
         """Number z in the middle of each value's cell, `(N,)`; 0 for a missing value and for an atom."""
@@ -321,19 +308,11 @@ class Column(ColumnFields):
 
     def _find_levels(self, present: Values, levels: tuple[Level, ...]) -> IntArray:
         """Positions of categories in `levels`; `len(levels)` for unknown ones."""
-        if self._number_levels is not None and pd.api.types.is_numeric_dtype(present.dtype):
-            return _grids.find_equal(self._to_floats(present), self._number_levels)
         if len(present) <= MAX_LOOKED_UP and len(self._positions) == len(levels):
             positions = self._positions
             return np.array([positions.get(value, len(levels)) for value in present.tolist()], np.int64)
         codes = self._level_index.get_indexer(pd.Index(present.astype(object), dtype=object))
         return np.where(codes < 0, len(levels), codes).astype(np.int64)
-
-    @cached_property
-    def _number_levels(self) -> FloatArray | None:
-        """Categories that are increasing floats: they are known up to rounding, and others are close to one of them."""
-        is_float = self.levels is not None and all(isinstance(level, float) for level in self.levels)
-        return np.array(self.levels) if is_float and self.has_order else None
 
     @cached_property
     def _positions(self) -> dict[Level, int]:

@@ -43,7 +43,7 @@ class Recipe:
         patience: Number of rounds without a better held-out log-likelihood after which training stops.
         race_steps: Number of steps after which only the best member of a mixture is trained; None trains all of them.
         time_limit: Maximum time in seconds, over all runs if training is resumed; None for no limit. After a tenth of
-            it, only as many members of a mixture are trained as can take all their steps within it.
+            it, with a cosine, only as many members of a mixture are trained as can take all their steps within it.
         cooldown: Fraction of the time limit, at its end, over which the learning rate decays to zero. A checkpoint has
             the state before, so that a training which resumes with more time is not changed by it.
         max_grad_norm: Maximum norm of the gradient; longer gradients are scaled down. Infinity for no clipping.

@@ -35,6 +35,8 @@ MAX_LAG = 1e4
 """Nats per row by which a part is behind the best one if it causes a skipped step."""
 MIN_TIME_SHARE = 0.1
 """Share of the time limit after which parts that cannot take all their steps within it are not trained any more."""
+TIME_TOLERANCE = 0.2
+"""Part of the steps of a part that may be missing: its learning rate decays before the time limit anyway."""
 _COUNTERS = ["history", "step", "skipped", "skipped_in_a_row", "stopped", "overflows"]
 """Attributes of `Run` that a checkpoint stores unchanged."""
 
@@ -102,7 +104,7 @@ class Run:
 
     @property
     def is_storable(self) -> bool:
-        """Whether a run with a longer time limit would have reached the same state."""
+        """Whether a run with a longer time limit would have reached the same state, except for parts without time."""
         return not self.is_cooling
 
     def _get_random_state(self) -> list[Tensor]:
@@ -147,20 +149,26 @@ class Run:
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
 
-    def _drop_parts_without_time(self) -> None:
+    def _drop_parts_without_time(self, n_parts: int) -> None:
         """Train only as many parts as can take all their steps within the time limit, and at least the best one.
 
-        Half of the steps are worth little to a part: its learning rate is still high.
+        Half of the steps of a cosine are worth little: the learning rate is still high. Other schedules have no end
+        that a part must reach.
+
+        Arguments:
+            n_parts: Number of parts that were trained in the last round.
         """
-        left, n_parts = self._time_left(), len(self.selection.trained)
-        if n_parts < 2 or not self.history or not 0 < left < 1 - MIN_TIME_SHARE:
+        left = self._time_left()
+        has_end = self.recipe.schedule == "cosine" and 0 < left < 1 - MIN_TIME_SHARE
+        if len(self.selection.trained) < 2 or not self.history or not has_end:
             return
         before = self.history[-1]
         limit = cast(float, self.recipe.time_limit)
         n_steps = (self.step - before["step"]) * left * limit / max(self.seconds - before["seconds"], 1e-9)
         n_needed = max(1, self.recipe.max_steps - self.step)
+        n_possible = int(n_parts * n_steps / n_needed + TIME_TOLERANCE)
         # The first process decides: the clocks of the others differ.
-        self.selection.train_best(max(1, self.fabric.broadcast(int(n_parts * min(1.0, n_steps / n_needed)))))
+        self.selection.train_best(max(1, self.fabric.broadcast(n_possible)))
 
     def _freeze_finished_parts(self) -> None:
         """Leave parts that are not trained any more out of the gradients for which the processes wait."""
@@ -249,8 +257,9 @@ class Run:
             entry["validation"] = score
             if not math.isfinite(score):
                 warn_user(f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning)
+            n_parts = len(self.selection.trained)
             self.selection.update(weights, scores, self.step)
-            self._drop_parts_without_time()
+            self._drop_parts_without_time(n_parts)
             self._freeze_finished_parts()
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(score if math.isfinite(score) else -math.inf)
