@@ -63,8 +63,6 @@ class Claim:
 
 
 TABLES = ("power", "gas", "hepmass", "miniboone")
-BENCHMARKS = {"images": [("bench", "images-mnist-muon")]}
-"""Stored results of benchmarks that test the claims of an experiment, too."""
 IMAGENET = {"imagenet32": "ImageNet 32x32", "imagenet64": "ImageNet 64x64"}
 
 
@@ -80,15 +78,6 @@ def _lead(table: int, dataset: str, other: str) -> str:
     if ours.uniform is not None:
         return f"{dataset}: {theirs.value - ours.uniform:.2f} bits"
     return f"{ours.value - theirs.value:+.2f} nats"
-
-
-def _judge_mnist(records: Records) -> Finding | None:
-    """By the benchmark, which trains for long, or by the experiment of the paper."""
-    one = records.get("mnist-uniform", {})
-    if "training_cpu" not in one:  # of the last run only, if training was resumed
-        return densities.judge_images("mnist-variational")(records)
-    trained = f"{one['steps']:,} steps, {one['training_seconds'] / 60:.0f} minutes on one thread"
-    return Finding(f"{one['bits']:.3f} uniform", f"not comparable: {one['parameters']:,} parameters, {trained}")
 
 
 def _gains() -> str:
@@ -215,7 +204,7 @@ CLAIMS: Sequence[Claim] = [
         "tabular",
         densities.judge_table_rank,
     ),
-    Claim("table 3", "ELF-AR on MNIST", _figure(3, "mnist"), "images", _judge_mnist),
+    Claim("table 3", "ELF-AR on MNIST", _figure(3, "mnist"), "images", densities.judge_images("mnist-variational")),
     Claim(
         "table 3",
         "ELF-AR on CIFAR-10",
@@ -300,13 +289,12 @@ def render(results: Path | None = None) -> str:
 
 
 def _read_records(name: str, results: Path) -> list[Records]:
-    """The stored records of an experiment. Those with the paper's number of steps, `NAME-long`, and of a longer
-    benchmark come first. They are not mixed with the others: models must not be ranked after different numbers of
-    steps."""
+    """The stored records of an experiment. Those with the paper's number of steps, `NAME-long`, come first. They
+    are not mixed with the others: models must not be ranked after different numbers of steps."""
     found: list[Records] = []
-    for group, each in (("paper", f"{name}-long"), *BENCHMARKS.get(name, []), ("paper", name)):
+    for each in (f"{name}-long", name):
         with suppress(FileNotFoundError):
-            found.append(read_result(group, each, results)["records"])
+            found.append(read_result("paper", each, results)["records"])
     return found
 
 
