@@ -62,6 +62,7 @@ GROUPS = {
             "versions": "experiments.bench.versions:EXPERIMENT",
             "flows": "experiments.bench.flows:EXPERIMENT",
             "digits": "experiments.bench.digits:EXPERIMENT",
+            "threads": "experiments.bench.threads:EXPERIMENT",
             "toys": "experiments.bench.toys:EXPERIMENT",
             "tables": "experiments.bench.tables:EXPERIMENT",
             "floor": "experiments.bench.floor:EXPERIMENT",

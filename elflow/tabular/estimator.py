@@ -47,7 +47,7 @@ from elflow.tabular._row_queries import RowQueries
 from elflow.tabular._sample_queries import SampleQueries
 from elflow.tabular._subset_queries import SubsetQueries
 from elflow.tabular.frames import ContextTable, Table, digest
-from elflow.training import fit, make_fabric
+from elflow.training import fit, limiting_threads, make_fabric
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -252,18 +252,19 @@ class FlowDensity(
             "split": [seed, self.validation],
             "schema": self.schema_.to_dict(),
         }
-        trained, self.training_ = fit(
-            model,
-            training_rows,
-            to_single(validation_rows),
-            recipe,
-            seed=seed,
-            checkpoint=checkpoint,
-            fingerprint=digest(*content, json.dumps(settings, default=_describe_setting)),
-            log_dir=self.log_dir,
-            verbose=self.verbose,
-            fabric=fabric,
-        )
+        with limiting_threads(model, recipe.batch_size):
+            trained, self.training_ = fit(
+                model,
+                training_rows,
+                to_single(validation_rows),
+                recipe,
+                seed=seed,
+                checkpoint=checkpoint,
+                fingerprint=digest(*content, json.dumps(settings, default=_describe_setting)),
+                log_dir=self.log_dir,
+                verbose=self.verbose,
+                fabric=fabric,
+            )
         self.model_, kept = stack_members(trained.cpu(), validation_rows, N_DRAWS)
         self._warn_without_flows([options["members"][k][1] for k in kept])
         self.options_ = options | {

@@ -24,6 +24,7 @@ from experiments.bench import (
     quantiles,
     scale,
     tables,
+    threads,
     wide,
 )
 from experiments.bench._gpu_kernels import find_papers_constants, sweep_kernel
@@ -98,7 +99,7 @@ def test_jobs_have_unique_keys_and_follow_from_the_plan(data):
 
 def test_timings_are_exclusive():
     timings = {"kernels", "flows", "digits", "crash", "race", "horizon", "scale", "image-sampling", "image-speed"}
-    timings |= {"larger-than-memory", "serve", "versions"}
+    timings |= {"larger-than-memory", "serve", "threads", "versions"}
     assert {name for name in GROUPS["bench"].members if load("bench", name).exclusive} == timings
 
 
@@ -467,6 +468,15 @@ def test_image_speed(tmp_path, monkeypatch):
     monkeypatch.setattr(image_speed, "UNITS", 4)
     report = run_bench("image-speed", tmp_path)
     assert report.tables[0].rows[0][0] == "ELF, one"
+
+
+def test_threads(tmp_path, monkeypatch):
+    tiny = {"features": 2, "transforms": 1, "width": 4, "units": 2, "batch_size": 8}
+    monkeypatch.setattr(threads, "SIZES", {"tiny": tiny})
+    before = torch.get_num_threads()
+    report = run_bench("threads", tmp_path)
+    assert [row[0] for row in report.tables[0].rows] == ["tiny"]
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.slow
