@@ -15,9 +15,10 @@ __all__ = ["limiting_threads"]
 MIN_PARALLEL_WORK = 2**27
 """Number of multiplications of a forward pass below which training has one thread.
 
-Measured on two cores, one flow: 85 million (10 features, batches of 256) are 1.18 times as fast on two threads, 184
-million (63 features) 1.61 times. But a thread that waits for another one spins, and the layers of a flow wait often: if
-another process uses one of the cores, the same steps take up to ten times as long as on one thread.
+On two idle cores, 66 to 85 million (10 to 20 features, batches of 256) are 1.2 to 1.3 times as fast on two threads as on
+one, and 184 million (63 features) 1.45 times. But a thread that waits for another one spins, and the layers of a flow
+wait often: if another process uses one of the cores, two threads are 2 to 4 times slower than one
+(`python -m experiments bench threads`).
 """
 
 
