@@ -1,12 +1,17 @@
-"""Threads of a training: small flows are trained on one, and the number is restored."""
+"""Threads of a training: one within operations of small flows, several for the members of a mixture."""
+
+import multiprocessing
 
 import numpy as np
 import pytest
 import torch
 
 import elflow
+from elflow.flows._threads import stack_results
+from elflow.flows.mixture import FlowMixture
+from elflow.kernels import NonFiniteError
 from elflow.tabular import estimator
-from elflow.training import limiting_threads
+from elflow.training import Recipe, fit, sharing_threads
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ def test_a_table_of_few_columns_is_trained_on_one_thread(monkeypatch):
 
 @pytest.mark.usefixtures("two_threads")
 def test_the_number_of_threads_is_restored_after_an_error():
-    with pytest.raises(KeyError), limiting_threads(elflow.ELF(features=2), batch_size=128):
+    with pytest.raises(KeyError), sharing_threads(elflow.ELF(features=2), batch_size=128):
         raise KeyError
     assert torch.get_num_threads() == 2
 
@@ -46,13 +51,79 @@ def test_the_number_of_threads_is_restored_after_an_error():
 @pytest.mark.usefixtures("two_threads")
 def test_large_flows_keep_their_threads():
     flow = elflow.ELF(features=63, hidden_features=(256, 256))
-    with limiting_threads(flow, batch_size=512):
+    with sharing_threads(flow, batch_size=512):
         assert torch.get_num_threads() == 2
 
 
 def test_more_threads_are_never_started():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    with limiting_threads(elflow.ELF(features=63, hidden_features=(256, 256)), batch_size=4_096):
+    with sharing_threads(elflow.ELF(features=63, hidden_features=(256, 256)), batch_size=4_096):
         assert torch.get_num_threads() == 1
     torch.set_num_threads(before)
+
+
+class Square(torch.nn.Module):
+    """A member of a mixture, whose density has one parameter."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(scale))
+
+    def forward(self, c=None):
+        return torch.distributions.Independent(torch.distributions.Normal(torch.zeros(2), self.scale.expand(2)), 1)
+
+
+def train_mixture(n_threads):
+    torch.manual_seed(0)
+    x = torch.randn(1000, 3) @ torch.randn(3, 3)
+    flows = [elflow.ELF(features=3, transforms=1, units=4, hidden_features=(8,)) for _ in range(3)]
+    mixture = FlowMixture(flows)
+    mixture.train_in_threads(n_threads)
+    recipe = Recipe(max_steps=12, round_steps=4, optimizer=["adamw", "muon", "adamw"])
+    fitted, training = fit(mixture, x[:900], x[900:], recipe)
+    return fitted.state_dict(), training.history
+
+
+@pytest.mark.parametrize("n_threads", [2, 3])
+def test_members_on_threads_have_the_weights_of_members_in_turn(n_threads):
+    (plain, before), (parallel, after) = train_mixture(1), train_mixture(n_threads)
+    assert all(torch.equal(plain[key], parallel[key]) for key in plain)
+    assert [entry["validation"] for entry in before] == [entry["validation"] for entry in after]
+
+
+def test_gradients_of_points_are_those_without_threads():
+    mixture = FlowMixture([Square(1.0), Square(2.0)]).train()
+    mixture.initialize(torch.randn(5, 2))
+    mixture.train_in_threads(2)
+    x = torch.ones(5, 2, requires_grad=True)
+    mixture().log_prob(x).sum().backward()
+    assert torch.allclose(x.grad, torch.full((5, 2), -(1 + 0.25) / 2))
+    assert all(flow.scale.grad is not None for flow in mixture.flows)
+
+
+def test_an_error_of_a_member_is_that_of_the_mixture():
+    def fail():
+        raise NonFiniteError("weights must be finite")
+
+    parameter = torch.ones(3, requires_grad=True)
+    with pytest.raises(NonFiniteError, match="weights must be finite"):
+        stack_results([lambda: 2 * parameter, fail], n_threads=2)
+
+
+def test_autocast_reaches_the_functions():
+    weight = torch.randn(4, 4, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        results = stack_results([lambda: weight @ weight, lambda: weight @ weight.T], n_threads=2)
+    assert results.dtype == torch.bfloat16
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # from Python 3.12 on
+def test_a_forked_process_has_threads_of_its_own():
+    parameter = torch.ones(3, requires_grad=True)
+    functions = [lambda: 2 * parameter, lambda: 3 * parameter]
+    stack_results(functions, n_threads=2)
+    process = multiprocessing.get_context("fork").Process(target=stack_results, args=(functions, 2))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0

@@ -122,6 +122,11 @@ class Dequantized(InitializesParts):
         if train_parts := getattr(self.flow, "train_parts", None):
             train_parts(indices)
 
+    def train_in_threads(self, n_threads: int) -> None:
+        """Train the parts of the flow on this many threads."""
+        if train_in_threads := getattr(self.flow, "train_in_threads", None):
+            train_in_threads(n_threads)
+
     @property
     def device(self) -> torch.device:
         """The device of the weights. Cells may be on the CPU instead, for devices without double precision."""

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Size, Tensor, nn
 from torch.distributions import Distribution, constraints
 
 from elflow._checks import check_count
+from elflow.flows._threads import stack_results
 from elflow.flows.whitening import Gaussian
 from elflow.kernels import NonFiniteError
 from elflow.nn import InitializesParts
@@ -67,6 +69,7 @@ class FlowMixture(InitializesParts):
         self.set_weights([1.0] * len(flows) if weights is None else weights)
         self.trainable = [k for k, flow in enumerate(flows) if any(p.requires_grad for p in flow.parameters())]
         self.trained = self.trainable
+        self.n_threads = 1
 
     def extra_repr(self) -> str:
         return f"weights=[{', '.join(f'{weight:.3g}' for weight in self.log_weights.exp().tolist())}]"
@@ -115,6 +118,13 @@ class FlowMixture(InitializesParts):
     def train_parts(self, indices: Sequence[int]) -> None:
         """Train only these members from now on."""
         self.trained = list(indices)
+
+    def train_in_threads(self, n_threads: int) -> None:
+        """Compute `log_prob` in training mode, and its gradient, on this many threads: see `stack_results`.
+
+        For a training loop that calls `backward`; the result is the same for any number.
+        """
+        self.n_threads = check_count("n_threads", n_threads)
 
 
 class GaussianMixture(FlowMixture):
@@ -225,7 +235,8 @@ class MixtureDistribution(Distribution):
         if mixture.training and not mixture.initialized:
             mixture.initialize(x, self.c)
         if mixture.training and mixture.trained:
-            log_probs = torch.stack([mixture.flows[k](self.c).log_prob(x) for k in mixture.trained])
+            functions = [partial(self._score, k, x) for k in mixture.trained]
+            log_probs = stack_results(functions, 1 if x.requires_grad else mixture.n_threads)
             mean = log_probs.mean(0)
             # The gradient of a member must not change when the training of another one ends.
             per_member = log_probs.sum(0) / len(mixture.trainable)
@@ -234,6 +245,11 @@ class MixtureDistribution(Distribution):
         used = [k for k, log_weight in enumerate(mixture.log_weights.tolist()) if log_weight > -math.inf]
         log_probs = torch.stack([mixture.flows[k](self.c).log_prob(x) for k in used])
         return torch.logsumexp(log_probs + mixture.log_weights[used].reshape(-1, *[1] * (log_probs.dim() - 1)), 0)
+
+    def _score(self, k: int, x: Tensor) -> Tensor:
+        """Log-density of points `(..., features)` under one member, `(...)`."""
+        log_prob: Tensor = self.mixture.flows[k](self.c).log_prob(x)
+        return log_prob
 
     @torch.no_grad()
     def sample(self, sample_shape: Size | Sequence[int] = (), **options: Any) -> Tensor:

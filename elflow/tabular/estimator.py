@@ -47,7 +47,7 @@ from elflow.tabular._row_queries import RowQueries
 from elflow.tabular._sample_queries import SampleQueries
 from elflow.tabular._subset_queries import SubsetQueries
 from elflow.tabular.frames import ContextTable, Table, digest
-from elflow.training import fit, limiting_threads, make_fabric
+from elflow.training import fit, make_fabric, sharing_threads
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -252,7 +252,7 @@ class FlowDensity(
             "split": [seed, self.validation],
             "schema": self.schema_.to_dict(),
         }
-        with limiting_threads(model, recipe.batch_size):
+        with sharing_threads(model, recipe.batch_size, fabric.world_size):
             trained, self.training_ = fit(
                 model,
                 training_rows,

@@ -15,7 +15,7 @@ from elflow.training.permutations import MAX_STORED, Permutation, scramble
 from elflow.training.recipe import OPTIMIZERS, SCHEDULES, Recipe, image_recipe
 from elflow.training.record import Training, format_duration
 from elflow.training.rows import Rows
-from elflow.training.threads import limiting_threads
+from elflow.training.threads import sharing_threads
 
 __all__ = [
     "DEVICES",
@@ -34,8 +34,8 @@ __all__ = [
     "format_duration",
     "image_recipe",
     "launch",
-    "limiting_threads",
     "make_fabric",
     "name_lost_process",
     "scramble",
+    "sharing_threads",
 ]

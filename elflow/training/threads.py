@@ -10,29 +10,35 @@ from torch import nn
 
 from elflow.training.selection import list_parts
 
-__all__ = ["limiting_threads"]
+__all__ = ["sharing_threads"]
 
 MIN_PARALLEL_WORK = 2**27
-"""Number of multiplications of a forward pass below which training has one thread.
+"""Number of multiplications of a forward pass below which the operations of a flow have one thread.
 
-On two idle cores, 66 to 85 million (10 to 20 features, batches of 256) are 1.2 to 1.3 times as fast on two threads as on
-one, and 184 million (63 features) 1.45 times. But a thread that waits for another one spins, and the layers of a flow
-wait often: if another process uses one of the cores, two threads are 2 to 4 times slower than one
-(`python -m experiments bench threads`).
+On two idle cores, flows of 10 to 20 features and batches of 256 (66 to 85 million) are 1.2 to 1.3 times as fast on two
+threads as on one, and flows of 63 features (184 million) 1.45 times. But a thread that waits for another one spins, and
+the operations of a flow wait often: if another process uses one of the cores, two threads are 2 to 4 times slower than
+one (`python -m experiments bench threads`).
 """
 
 
 @contextmanager
-def limiting_threads(flow: nn.Module, batch_size: int) -> Iterator[None]:
-    """Limit torch to one thread within the context, if the layers of a flow are too small to be worth several.
+def sharing_threads(flow: nn.Module, batch_size: int, n_processes: int = 1) -> Iterator[None]:
+    """Share the threads of torch between the parts of a flow within the context, if these are small.
+
+    Within operations there is only one thread then. Parts that are trained independently, the members of a mixture,
+    take turns on as many threads as torch had. Results do not depend on the number of threads.
 
     Arguments:
-        flow: A flow over vectors, whose parameters are mostly the matrices of its hypernetworks.
+        flow: A flow over vectors, whose parameters are mostly the matrices of its hypernetworks; it is not trained
+            elsewhere within the context.
         batch_size: Number of rows in a batch.
+        n_processes: Number of processes that train the flow together. Several ones wait for the gradients of all parts
+            in one order, so that parts do not run in parallel.
 
     Example:
         >>> import elflow
-        >>> with limiting_threads(elflow.ELF(features=2), batch_size=128):
+        >>> with sharing_threads(elflow.ELF(features=2), batch_size=128):
         ...     torch.get_num_threads()
         1
     """
@@ -42,8 +48,11 @@ def limiting_threads(flow: nn.Module, batch_size: int) -> Iterator[None]:
     if n_threads == 1 or work >= MIN_PARALLEL_WORK:
         yield
         return
+    train_in_threads = getattr(flow, "train_in_threads", lambda _: None)
     torch.set_num_threads(1)
+    train_in_threads(n_threads if n_processes == 1 else 1)
     try:
         yield
     finally:
         torch.set_num_threads(n_threads)
+        train_in_threads(1)

@@ -1,7 +1,8 @@
-"""Threads of a training: steps on one thread and on all, on an idle machine and beside another process.
+"""Threads of a training step: one, several within each operation, or several for the members of a mixture.
 
-`elflow.training.limiting_threads` follows from these ratios: small flows gain little from several threads, and lose
-much if another process uses one of the cores, since threads that wait for each other spin.
+Measured on an idle machine and beside another process. `elflow.training.sharing_threads` follows from the ratios:
+operations of small flows gain little from several threads, and lose much if another process uses one of the cores,
+since threads that wait for each other spin. Members of a mixture wait for each other only twice in a step.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 import elflow
+from elflow.flows.mixture import FlowMixture
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
 from experiments.framework.measure import count_parameters, median_times
 from experiments.paper.toys import make_step
@@ -30,8 +32,11 @@ SIZES: dict[str, dict[str, Any]] = {
     "63 features, many rows": {"features": 63, "transforms": 3, "width": 256, "units": 8, "batch_size": 512},
 }
 """Default flows of `FlowDensity` for tables of several sizes."""
-LOADS = {"idle": "on an idle machine", "busy": "beside a process that uses one core"}
-SECONDS = 8.0
+N_MEMBERS = 3
+"""Number of flows of the default mixture of 1,000 to 20,000 rows."""
+LOADS = {"idle": "idle", "busy": "beside a process that uses one core"}
+WAYS = {"operations": "threads within operations", "members": "threads for members"}
+SECONDS = 12.0
 
 
 def jobs(plan: Plan) -> list[Job]:
@@ -46,21 +51,26 @@ def jobs(plan: Plan) -> list[Job]:
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
     torch.manual_seed(settings["seed"])
     sizes, n_threads = settings["sizes"], os.cpu_count() or 1
-    flow = elflow.ELF(
-        sizes["features"], transforms=sizes["transforms"], units=sizes["units"], hidden_features=(sizes["width"],) * 2
-    )
-    step = make_step(flow, torch.randn(sizes["batch_size"], sizes["features"]))
+    options = {"transforms": sizes["transforms"], "units": sizes["units"], "hidden_features": (sizes["width"],) * 2}
+    flows = [elflow.ELF(sizes["features"], **options) for _ in range(N_MEMBERS)]
+    mixture = FlowMixture(flows)
+    step = make_step(mixture, torch.randn(sizes["batch_size"], sizes["features"]))
     before = torch.get_num_threads()
 
-    def step_with(threads: int) -> None:
-        torch.set_num_threads(threads)
+    def step_with(in_operations: int, for_members: int) -> None:
+        torch.set_num_threads(in_operations)
+        mixture.train_in_threads(for_members)
         step()
 
     with _keeping_busy(settings["load"] == "busy"):
-        functions = {"one": lambda: step_with(1), "all": lambda: step_with(n_threads)}
+        functions = {
+            "one": lambda: step_with(1, 1),
+            "operations": lambda: step_with(n_threads, 1),
+            "members": lambda: step_with(1, n_threads),
+        }
         times = median_times(functions, settings["seconds"])
     torch.set_num_threads(before)
-    work = sizes["batch_size"] * count_parameters(flow)
+    work = sizes["batch_size"] * count_parameters(flows[0])
     return {"name": settings["name"], "load": settings["load"], "work": work, "threads": n_threads, "times": times}
 
 
@@ -86,32 +96,23 @@ def _spin() -> None:
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     rows = []
-    for name in dict.fromkeys(record["name"] for record in records.values()):
-        by_load = {record["load"]: record for record in records.values() if record["name"] == name}
-        some = next(iter(by_load.values()))
-        cells = [_format(by_load.get(load)) for load in LOADS]
-        rows.append([name, f"{some['work'] / 1e6:.0f} million", *cells])
-    threads = next(iter(records.values()))["threads"]
-    columns = ["flow", "batch size x parameters", *LOADS.values()]
-    note = f"Milliseconds of a training step on one thread and on {threads}, and their ratio; medians, interleaved."
-    parts = [_summarize(load, [record for record in records.values() if record["load"] == load]) for load in LOADS]
-    text = f"Training steps on {threads} threads are " + ", and ".join(part for part in parts if part) + "."
+    for record in records.values():
+        times = record["times"]
+        ratios = [f"{times['one'] / times[name]:.2f}" for name in WAYS]
+        cells = [f"{record['work'] / 1e6:.0f} million", LOADS[record["load"]], f"{1e3 * times['one']:.1f}"]
+        rows.append([record["name"], *cells, *ratios])
+    n_threads = next(iter(records.values()))["threads"]
+    parts = [_summarize(load, way, list(records.values())) for way in WAYS for load in LOADS]
+    text = f"Speed-ups of {n_threads} threads over one: {'; '.join(parts)}."
+    columns = ["flows", "batch size x parameters", "machine", "one thread, ms", *WAYS.values()]
+    note = f"Training steps of {N_MEMBERS} flows, and speed-ups of {n_threads} threads; medians, interleaved."
     return Report(text, [Table("Threads of a training", columns, rows, note)])
 
 
-def _summarize(load: str, records: list[Record]) -> str:
-    """The range of the ratios to one thread."""
-    if not records:
-        return ""
-    ratios = [record["times"]["one"] / record["times"]["all"] for record in records]
-    return f"{min(ratios):.2f} to {max(ratios):.2f} times as fast as on one {LOADS[load]}"
-
-
-def _format(record: Record | None) -> str:
-    if record is None:
-        return ""
-    one, every = record["times"]["one"], record["times"]["all"]
-    return f"{1e3 * one:.1f}, {1e3 * every:.1f}: {one / every:.2f}"
+def _summarize(load: str, way: str, records: list[Record]) -> str:
+    """The range of the speed-ups of one way to use threads."""
+    ratios = [each["times"]["one"] / each["times"][way] for each in records if each["load"] == load]
+    return f"{WAYS[way]}, {LOADS[load]}, {min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
 
 
 EXPERIMENT = Experiment("threads", "Threads of a training", jobs, work, report, exclusive=True)

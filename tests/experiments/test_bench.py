@@ -475,7 +475,7 @@ def test_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "SIZES", {"tiny": tiny})
     before = torch.get_num_threads()
     report = run_bench("threads", tmp_path)
-    assert [row[0] for row in report.tables[0].rows] == ["tiny"]
+    assert [row[0] for row in report.tables[0].rows] == ["tiny", "tiny"]
     assert torch.get_num_threads() == before
 
 
