@@ -15,10 +15,8 @@ __all__ = ["sharing_threads"]
 MIN_PARALLEL_WORK = 2**27
 """Number of multiplications of a forward pass below which the operations of a flow have one thread.
 
-On two idle cores, flows of 10 to 20 features and batches of 256 (66 to 85 million) are 1.2 to 1.3 times as fast on two
-threads as on one, and flows of 63 features (184 million) 1.45 times. But a thread that waits for another one spins, and
-the operations of a flow wait often: if another process uses one of the cores, two threads are 2 to 4 times slower than
-one (`python -m experiments bench threads`).
+Threads within the operations of smaller flows are slower than one thread if they have to wait for a core, since a thread
+that waits for another one spins (`python -m experiments bench threads`).
 """
 
 
