@@ -15,8 +15,8 @@ __all__ = ["sharing_threads"]
 MIN_PARALLEL_WORK = 2**27
 """Number of multiplications of a forward pass below which the operations of a flow have one thread.
 
-Threads within the operations of smaller flows are slower than one thread if they have to wait for a core, since a thread
-that waits for another one spins (`python -m experiments bench threads`).
+Threads within the operations of smaller flows are slower than one thread if they have to wait for a core, since a
+thread that waits for another one spins (`python -m experiments bench threads`).
 """
 
 
