@@ -1,7 +1,9 @@
 # `make demo` and `make test` are complete on a machine with Python 3.11 or newer and a C++ compiler.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard elflow/kernels/csrc/*)
+# An editable installation lists the folders of the package: a new one needs another installation.
+FOLDERS := $(wildcard elflow/*/__init__.py elflow/*/*/__init__.py)
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard elflow/kernels/csrc/*) $(FOLDERS)
 
 .PHONY: demo demo-images reproduce test check lint docs bench sanitize clean
 
