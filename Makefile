@@ -41,7 +41,7 @@ check: lint
 lint: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/python -m mypy
 
 # One or more benchmarks: make bench NAME="kernels flows"; `python -m experiments list` has the names.
 NAME ?= all
@@ -54,15 +54,16 @@ sanitize: .venv/.test
 	$(BIN)/python tests/sanitize/run.py
 
 docs: .venv/.docs
-	$(BIN)/mkdocs build --strict
+	$(BIN)/python -m mkdocs build --strict
 
 clean:
 	rm -rf .venv build demo runs site
 
 # One stamp per set of extras: .venv/.test holds while nothing that is installed or compiled has changed.
+# `python -m pip`, because the script `pip` of a copied .venv installs into the environment that it was copied from.
 .venv/.%: $(SOURCES) | .venv/.made
 	@echo "Installing elflow and what '$*' needs into .venv: a minute or two the first time, most of it for PyTorch."
-	$(BIN)/pip install --constraint constraints.txt --editable ".[$(patsubst demo,serve,$*)]"
+	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[$(patsubst demo,serve,$*)]"
 	@touch $@
 
 .venv/.made:
