@@ -222,7 +222,7 @@ def iter_bits(
         yield bits.cpu().double().numpy()
 
 
-def make_table(start: int, bits: NDArray[np.float64], labels: Any, features: int) -> pd.DataFrame:
+def make_table(start: int, bits: NDArray[np.float64], labels: NDArray[Any] | None, features: int) -> pd.DataFrame:
     """Scores of the images from an index on, one row for each."""
     import pandas as pd
 

@@ -38,6 +38,7 @@ from elflow.cli._terminal import Mean, describe_columns, is_terminal, show, show
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
 
     from elflow import FlowDensity
     from elflow.io.tables import TableScan
@@ -380,7 +381,7 @@ def _iter_rows(
 
 
 def _iter_blocks(
-    est: FlowDensity, number: int, contexts: pd.DataFrame | None, generator: Any, given: dict[str, Any]
+    est: FlowDensity, number: int, contexts: pd.DataFrame | None, generator: torch.Generator, given: dict[str, Any]
 ) -> Iterator[Any]:
     """Blocks of samples, given conditions or not."""
     from elflow.tabular import warn_if_poor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -78,7 +78,7 @@ class StreamBlocks:
         parts = [self.stream.stamps, self.stream.missing, self.names, self.context_names, *settings]
         return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
 
-    def survey(self, declared: Any) -> tuple[Survey, Survey | None]:
+    def survey(self, declared: Mapping[Any, Any] | None) -> tuple[Survey, Survey | None]:
         """Survey of the columns, and of those of the context."""
         with _show_progress("reading columns", self.verbose) as on_progress:
             survey = survey_stream(self.stream, declared, on_progress)

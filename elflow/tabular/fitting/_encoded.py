@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from elflow.tabular.fitting._row_hashes import HashCollector, RowHashes, hash_ro
 from elflow.tabular.fitting._split import Split
 from elflow.tabular.schema import Schema
 from elflow.training import Rows
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 __all__ = ["EncodedTable", "StoredTable", "count_training_rows", "encode_table", "read_encoded", "write_encoded"]
 
@@ -157,7 +160,7 @@ def write_encoded(
         file.write(len(footer).to_bytes(8, "little") + MAGIC)
 
 
-def _write(file: IO[bytes], data: Any, digest: Any) -> None:
+def _write(file: IO[bytes], data: bytes | memoryview, digest: _Hash) -> None:
     digest.update(data)
     file.write(data)
 
@@ -239,7 +242,7 @@ class MappedRows(Rows):
     def check(self, name: str) -> None:
         """Nothing: all values were checked when they were written."""
 
-    def update_digest(self, digest: Any) -> None:
+    def update_digest(self, digest: _Hash) -> None:
         """Add the digest of all values, which was computed when they were written, to a digest of hashlib."""
         digest.update(self.digest.encode())
 
