@@ -103,10 +103,6 @@ class FlowMixture(InitializesParts):
             if initialize := getattr(flow, "initialize", None):
                 initialize(x, c)
 
-    def used_members(self) -> list[nn.Module]:
-        """The members with a positive weight."""
-        return [flow for flow, weight in zip(self.flows, self.log_weights.tolist(), strict=True) if weight > -math.inf]
-
     @property
     def parts(self) -> list[str]:
         """Names of the members, which are trained independently: see `elflow.training.selection`."""

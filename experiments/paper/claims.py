@@ -63,7 +63,6 @@ class Claim:
 
 
 TABLES = ("power", "gas", "hepmass", "miniboone")
-IMAGENET = {"imagenet32": "ImageNet 32x32", "imagenet64": "ImageNet 64x64"}
 
 
 def _format_figure(table: int, dataset: str, digits: int = 2) -> str:
