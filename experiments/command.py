@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from experiments.framework.experiment import SCALES, Experiment, Group, Plan, Report, Table
 from experiments.framework.files import read_json, write_text
@@ -198,12 +198,7 @@ def _add_result_commands(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     group: Group = options.group
-    output: Path = options.output
-    if output.exists() and not output.is_dir():
-        raise ValueError(f"--output must be a folder, got the file {output}")
-    if unknown := [name for name in options.names if name not in [EVERY, *group.members]]:
-        raise ValueError(f"NAME must be {EVERY} or one of {', '.join(group.members)}, got {unknown[0]!r}")
-    names = list(group.members) if EVERY in options.names else list(dict.fromkeys(options.names))
+    names = _check_run(options)
     plan = Plan(options.scale, options.data, options.seed, options.effort, _parse_settings(options.set))
     if options.keep is not None:
         _check_keep(options, names)
@@ -212,31 +207,50 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--budget must be a positive number of seconds, or inf, got {options.budget:g}")
     if options.extend is not None:
         _extend(options, chosen, plan)
-    reports = run(chosen, plan, output, options.processes, _log, group, options.budget)
+    reports = run(chosen, plan, options.output, options.processes, _log, group, options.budget)
     if not reports:
         raise ValueError(f"nothing to run for {', '.join(names)}: the lines above say what is missing")
     for each in chosen:
         if each.name in reports:
             _print_report(each, reports[each.name])
-    print(f"page: {output / 'index.html'}: {describe_summary(read_json(output / 'summary.json'))}")
-    results = {name: read_json(output / name / "result.json") for name in reports}
+    print(f"page: {options.output / 'index.html'}: {describe_summary(read_json(options.output / 'summary.json'))}")
+    results = {name: read_json(options.output / name / "result.json") for name in reports}
     for name, result in results.items():
-        for kind, title in (("failed", "failed"), ("unmet", "not met")):
-            for line in result[kind]:
-                _log(f"{title}: {name}: {line}")
-        if result["skipped"]:
-            _log(f"skipped: {name}: {len(result['skipped'])} jobs, because the time budget is used up")
-        if options.keep is None or _keeps_summary(options, names):
-            continue
-        if result["failed"]:
-            _log(f"not stored: {name}, because of its failures")
-        elif result["skipped"] and not options.force:
-            _log(f"not stored: {name}, because jobs were skipped: give a larger --budget, or --force")
-        else:
-            print(f"stored: {keep_result(group, output / name, options.keep or name)}")
+        _log_gaps(name, result)
+        if options.keep is not None and not _keeps_summary(options, names):
+            _store_result(options, name, result)
     if _keeps_summary(options, names):
-        print(f"stored: {keep_summary(group, output, options.keep)}")
+        print(f"stored: {keep_summary(group, options.output, options.keep)}")
     return 1 if any(result["failed"] or result["unmet"] for result in results.values()) else 0
+
+
+def _check_run(options: argparse.Namespace) -> list[str]:
+    """The names of the experiments to run, each once."""
+    members = options.group.members
+    if options.output.exists() and not options.output.is_dir():
+        raise ValueError(f"--output must be a folder, got the file {options.output}")
+    if unknown := [name for name in options.names if name not in [EVERY, *members]]:
+        raise ValueError(f"NAME must be {EVERY} or one of {', '.join(members)}, got {unknown[0]!r}")
+    return list(members) if EVERY in options.names else list(dict.fromkeys(options.names))
+
+
+def _log_gaps(name: str, result: dict[str, Any]) -> None:
+    """Log failures, requirements that are not met, and skipped jobs."""
+    for kind, title in (("failed", "failed"), ("unmet", "not met")):
+        for line in result[kind]:
+            _log(f"{title}: {name}: {line}")
+    if result["skipped"]:
+        _log(f"skipped: {name}: {len(result['skipped'])} jobs, because the time budget is used up")
+
+
+def _store_result(options: argparse.Namespace, name: str, result: dict[str, Any]) -> None:
+    """Copy a complete result for the documentation."""
+    if result["failed"]:
+        _log(f"not stored: {name}, because of its failures")
+    elif result["skipped"] and not options.force:
+        _log(f"not stored: {name}, because jobs were skipped: give a larger --budget, or --force")
+    else:
+        print(f"stored: {keep_result(options.group, options.output / name, options.keep or name)}")
 
 
 def _extend(options: argparse.Namespace, chosen: Sequence[Experiment], plan: Plan) -> None:
