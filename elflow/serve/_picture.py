@@ -33,7 +33,7 @@ MARGIN = 0.25
 
 
 class Precision(NamedTuple):
-    """How many points a picture has."""
+    """Numbers of points of a picture."""
 
     samples: int
     line: int

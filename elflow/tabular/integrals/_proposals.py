@@ -173,7 +173,7 @@ class Proposal:
         return torch.cat([self._log_density(some) for some in z.split(size, dim=1)], 1)
 
     def _log_density(self, z: Tensor) -> Tensor:
-        """The same for points with the features in the order in which they are drawn."""
+        """Log-density of points whose features are in the order in which they are drawn."""
         difference = (z[:, None] - self._mean[:, :, None]).transpose(-1, -2)  # (N, C, features, K)
         scaled = torch.linalg.solve_triangular(self._factor, difference, upper=False)
         scale = self._factor.diagonal(dim1=-2, dim2=-1)
