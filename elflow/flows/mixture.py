@@ -91,9 +91,7 @@ class FlowMixture(InitializesParts):
             log_probs: Log-densities of the rows under the members, `(members, N)`.
             sample_weight: Weights of the rows, `(N,)`.
         """
-        finite = (
-            log_probs.cpu().double().nan_to_num(nan=-math.inf, posinf=-math.inf, neginf=-math.inf)
-        )  # mps has no double precision
+        finite = _reject_non_finite(log_probs)
         weights = fit_weights(finite, sample_weight)
         return torch.logsumexp(finite + weights.log()[:, None], 0).to(log_probs)
 

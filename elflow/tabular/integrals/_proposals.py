@@ -151,7 +151,7 @@ class Proposal:
     def _draw_feature(self, t: int, mean: Tensor, scale: Tensor, z: Tensor, noise: Tensor) -> Tensor:
         """Draw the feature at position t, `(N, K)`."""
         if not (self._bounds.kind[:, t] > 0).any():
-            return mean + scale * _normal_quantile(noise)
+            return mean + scale * torch.special.ndtri(noise)
         lower, upper = self._bounds.standardize(t, mean, scale, z)
         if lower.shape[-1] == 1:
             return mean + scale * _truncated_quantile(noise, lower[..., 0], upper[..., 0])
@@ -247,10 +247,6 @@ class _Bounds(NamedTuple):
             lower = torch.where(is_open, lower, torch.where(first, -torch.inf, torch.inf))
             upper = torch.where(is_open, upper, torch.inf)
         return (lower - mean[..., None]) / scale[..., None], (upper - mean[..., None]) / scale[..., None]
-
-
-def _normal_quantile(u: Tensor) -> Tensor:
-    return torch.special.ndtri(u)
 
 
 def _log_interval(lower: Tensor, upper: Tensor) -> Tensor:
