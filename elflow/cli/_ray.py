@@ -124,7 +124,7 @@ def _divide(data: Path, est: FlowDensity, na: list[str], extra: bool, workers: i
     files = _list_files(data)
     with _options.rename_argument("path", "DATA"):
         for file in files:  # an error in one of them should not appear after hours
-            scan_table(file, _options.known_columns(est), na_values=na, extra=extra)
+            scan_table(file, _options.list_known_columns(est), na_values=na, extra=extra)
     return list_pieces(files, workers or os.cpu_count() or 1)
 
 

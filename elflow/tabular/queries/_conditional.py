@@ -12,12 +12,11 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri, softmax
-from scipy.stats import qmc
 from torch import Tensor
 
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.tabular._arrays import FloatArray, IntArray
-from elflow.tabular._flow import encode_rows
+from elflow.tabular._flow import draw_quasi_random, encode_rows
 from elflow.tabular.columns import Column
 from elflow.tabular.columns._steps import Steps
 from elflow.tabular.integrals._integration import (
@@ -205,10 +204,8 @@ class _Quadrature:
         """Lines along the column through points of the other columns' cells."""
         n_cells = len(self._model.cells)
         # One set of quasi-random points for all rows, so that results do not depend on the other rows.
-        points = (
-            qmc.Sobol(max(1, n_cells), rng=0).random(n_draws) if n_draws > 1 else np.full((1, max(1, n_cells)), 0.5)
-        )
-        noise = torch.from_numpy(points[:, None, :n_cells]) if n_cells else None
+        points = draw_quasi_random(n_draws, n_cells) if n_draws > 1 else np.full((1, n_cells), 0.5)
+        noise = torch.from_numpy(points[:, None]) if n_cells else None
         z, log_volume = self._model.dequantize(self._without_cell(rows.x), rows.context, noise, self._position)
         z, log_volume = z.expand(n_draws, -1, -1), log_volume.expand(n_draws, -1) - math.log(n_draws)
         return Lines(z, log_volume, self._position, rows.context)
