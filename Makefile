@@ -1,7 +1,9 @@
 # `make demo` and `make test` are complete on a machine with Python 3.11 or newer and a C++ compiler.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard elflow/kernels/csrc/*)
+# An editable installation lists the folders of the package: a new one needs another installation.
+FOLDERS := $(wildcard elflow/*/__init__.py elflow/*/*/__init__.py)
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard elflow/kernels/csrc/*) $(FOLDERS)
 
 .PHONY: demo demo-images reproduce test check lint docs bench sanitize clean
 
@@ -39,7 +41,7 @@ check: lint
 lint: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/python -m mypy
 
 # One or more benchmarks: make bench NAME="kernels flows"; `python -m experiments list` has the names.
 NAME ?= all
@@ -52,15 +54,16 @@ sanitize: .venv/.test
 	$(BIN)/python tests/sanitize/run.py
 
 docs: .venv/.docs
-	$(BIN)/mkdocs build --strict
+	$(BIN)/python -m mkdocs build --strict
 
 clean:
 	rm -rf .venv build demo runs site
 
 # One stamp per set of extras: .venv/.test holds while nothing that is installed or compiled has changed.
+# `python -m pip`, because the script `pip` of a copied .venv installs into the environment that it was copied from.
 .venv/.%: $(SOURCES) | .venv/.made
 	@echo "Installing elflow and what '$*' needs into .venv: a minute or two the first time, most of it for PyTorch."
-	$(BIN)/pip install --constraint constraints.txt --editable ".[$(patsubst demo,serve,$*)]"
+	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[$(patsubst demo,serve,$*)]"
 	@touch $@
 
 .venv/.made:

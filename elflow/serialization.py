@@ -1,4 +1,4 @@
-"""Saving, loading and verification of models."""
+"""Saving and loading of models: `save` and `load`."""
 
 from __future__ import annotations
 

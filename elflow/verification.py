@@ -6,17 +6,22 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 
 from elflow._model_file import read_model
+from elflow.flows import ELF, ImageELF
 from elflow.flows.known_scores import score_fixed_points
 from elflow.serialization import build_model, save
 from elflow.tabular import FlowDensity
 from elflow.training import Training
 
 __all__ = ["TOLERANCES", "Verification", "verify"]
+
+Model: TypeAlias = ELF | ImageELF | FlowDensity
+"""A model that `save` writes."""
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Maximum difference of a score from the stored one, relative to 1 + |score|, by the dtype of the computation.
@@ -86,23 +91,26 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     return Verification(file.version, file.digest, file.saved_by, torch.__version__, len(differences), worst, tolerance)
 
 
-def _score(model: Any) -> list[float | None]:
+def _score(model: Model) -> list[float | None]:
     return model.score_fixed_rows() if isinstance(model, FlowDensity) else score_fixed_points(model)
 
 
-def _find_dtype(model: Any) -> torch.dtype:
-    module = model.model_ if isinstance(model, FlowDensity) else model
-    return next(value.dtype for value in module.state_dict().values() if value.is_floating_point())
+def _get_module(model: Model) -> nn.Module:
+    return model.model_ if isinstance(model, FlowDensity) else model
 
 
-def _check_round_trip(path: object, training: dict[str, Any] | None, model: Any, scores: list[float | None]) -> None:
+def _find_dtype(model: Model) -> torch.dtype:
+    return next(value.dtype for value in _get_module(model).state_dict().values() if value.is_floating_point())
+
+
+def _check_round_trip(path: object, training: dict[str, Any] | None, model: Model, scores: list[float | None]) -> None:
     """Raise an error unless a copy of the model in a new file is the same."""
     with TemporaryDirectory(prefix="elflow-") as folder:
         copy = Path(folder, "copy.elf")
-        is_table = isinstance(model, FlowDensity)
-        save(model, copy, None if is_table or training is None else Training.from_dict(training))
+        record = None if isinstance(model, FlowDensity) or training is None else Training.from_dict(training)
+        save(model, copy, record)
         again = build_model(read_model(copy))
-        states = [(each.model_ if is_table else each).state_dict() for each in (model, again)]
+        states = [_get_module(each).state_dict() for each in (model, again)]
         if states[0].keys() != states[1].keys() or not all(
             torch.equal(states[0][key], states[1][key]) for key in states[0]
         ):

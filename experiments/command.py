@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from experiments.framework.experiment import SCALES, Experiment, Group, Plan, Report, Table
 from experiments.framework.files import read_json, write_text
@@ -19,6 +19,10 @@ from experiments.framework.runner import restore, run
 from experiments.framework.summary import describe_summary
 from experiments.registry import GROUPS
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
 __all__ = ["main"]
 
 EVERY = "all"
@@ -26,6 +30,8 @@ DEFAULT_PROCESSES = min(2, os.cpu_count() or 1)
 DEFAULT_OUTPUT = Path("runs")
 UNNAMED = ""
 """The value of `--keep` without a name."""
+
+Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -43,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         2
     """
     try:
-        options = _parser().parse_args(arguments)
+        options = _build_parser().parse_args(arguments)
         code: int = options.function(options)
         return code
     except KeyboardInterrupt:
@@ -54,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m experiments", description="Run the paper's experiments and the benchmarks.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     for group in GROUPS.values():
@@ -66,81 +72,89 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.set_defaults(function=_run, group=group)
         command.add_argument("names", nargs="+", metavar="NAME", help=f"names of experiments, or {EVERY}")
-        command.add_argument(
-            "--data",
-            type=Path,
-            default=os.environ.get("ELFLOW_DATA"),
-            metavar="FOLDER",
-            help="folder with data sets (default: $ELFLOW_DATA)",
-        )
-        command.add_argument(
-            "--scale",
-            choices=SCALES,
-            default="cpu",
-            help="cpu: minutes on two cores; paper: the settings of the paper's appendix F (default: cpu)",
-        )
-        command.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
-        command.add_argument(
-            "--effort",
-            type=float,
-            default=1.0,
-            help="multiplier for training steps, sizes and timing (default: 1)",
-        )
-        command.add_argument(
-            "--processes",
-            type=int,
-            default=DEFAULT_PROCESSES,
-            help=f"number of jobs that run in parallel (default: {DEFAULT_PROCESSES}); timings always run alone",
-        )
-        command.add_argument(
-            "--budget",
-            type=float,
-            metavar="SECONDS",
-            help="CPU seconds of the jobs of each experiment together, after which the remaining jobs are skipped; inf "
-            "for no limit (default: that of the experiment at --scale cpu)",
-        )
-        command.add_argument(
-            "--set",
-            action="append",
-            default=[],
-            metavar="NAME=VALUE",
-            help="set an option of an experiment; `list` shows them",
-        )
-        command.add_argument(
-            "-o",
-            "--output",
-            type=Path,
-            default=DEFAULT_OUTPUT / group.name,
-            metavar="FOLDER",
-            help=f"folder for results (default: {DEFAULT_OUTPUT / group.name})",
-        )
-        command.add_argument(
-            "--keep",
-            nargs="?",
-            const=UNNAMED,
-            metavar="NAME",
-            help="copy the result and figures to experiments/results, for the documentation, unless jobs failed; "
-            "with --set, NAME is required (default: the name of the experiment); with several experiments and NAME, "
-            "copy only the durations of the run",
-        )
-        command.add_argument(
-            "--extend",
-            metavar="NAME",
-            help="do not repeat the jobs of this stored result of the same settings; figures show new jobs only",
-        )
-        command.add_argument(
-            "--force",
-            action="store_true",
-            help="allow --keep with an --effort other than 1 or with skipped jobs, which the result states",
-        )
-    claims = commands.add_parser(
-        "claims",
-        help="print the paper's claims with verdicts from the stored results",
-        description="Print the paper's claims as a Markdown table: the paper's figure, ours, and a verdict, computed "
-        "from experiments/results/paper.",
+        _add_plan_options(command)
+        _add_output_options(command, group)
+    _add_fault_commands(commands)
+    _add_result_commands(commands)
+    return parser
+
+
+def _add_plan_options(command: argparse.ArgumentParser) -> None:
+    """Options that the results depend on, and those of the jobs."""
+    command.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("ELFLOW_DATA"),
+        metavar="FOLDER",
+        help="folder with data sets (default: $ELFLOW_DATA)",
     )
-    claims.set_defaults(function=_print_claims)
-    claims.add_argument("--write", type=Path, metavar="FILE", help="update the table in a page, such as docs/paper.md")
+    command.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="cpu",
+        help="cpu: minutes on two cores; paper: the settings of the paper's appendix F (default: cpu)",
+    )
+    command.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    command.add_argument(
+        "--effort",
+        type=float,
+        default=1.0,
+        help="multiplier for training steps, sizes and timing (default: 1)",
+    )
+    command.add_argument(
+        "--processes",
+        type=int,
+        default=DEFAULT_PROCESSES,
+        help=f"number of jobs that run in parallel (default: {DEFAULT_PROCESSES}); timings always run alone",
+    )
+    command.add_argument(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="CPU seconds of the jobs of each experiment together, after which the remaining jobs are skipped; inf "
+        "for no limit (default: that of the experiment at --scale cpu)",
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set an option of an experiment; `list` shows them",
+    )
+
+
+def _add_output_options(command: argparse.ArgumentParser, group: Group) -> None:
+    """Options about the folder of results, and the stored results."""
+    command.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=DEFAULT_OUTPUT / group.name,
+        metavar="FOLDER",
+        help=f"folder for results (default: {DEFAULT_OUTPUT / group.name})",
+    )
+    command.add_argument(
+        "--keep",
+        nargs="?",
+        const=UNNAMED,
+        metavar="NAME",
+        help="copy the result and figures to experiments/results, for the documentation, unless jobs failed; "
+        "with --set, NAME is required (default: the name of the experiment); with several experiments and NAME, "
+        "copy only the durations of the run",
+    )
+    command.add_argument(
+        "--extend",
+        metavar="NAME",
+        help="do not repeat the jobs of this stored result of the same settings; figures show new jobs only",
+    )
+    command.add_argument(
+        "--force",
+        action="store_true",
+        help="allow --keep with an --effort other than 1 or with skipped jobs, which the result states",
+    )
+
+
+def _add_fault_commands(commands: Commands) -> None:
     faults = commands.add_parser(
         "faults",
         help="inject faults for some time and count the outcomes",
@@ -158,27 +172,33 @@ def _parser() -> argparse.ArgumentParser:
         help="fit, score and sample in a loop, and measure memory and open files",
         description="Fit, score, sample, save and load in a loop. The exit code is 1 if memory or open files grow.",
     )
-    soak.set_defaults(function=_soak)
+    soak.set_defaults(function=_run_soak)
     soak.add_argument("--minutes", type=float, default=10.0, help="time of the loop (default: 10)")
     soak.add_argument("-o", "--output", type=Path, default=DEFAULT_OUTPUT / "soak", metavar="FOLDER")
     soak.add_argument("--keep", action="store_true", help="copy the result to experiments/results/soak.json")
+
+
+def _add_result_commands(commands: Commands) -> None:
+    """Commands that list experiments and print stored results."""
+    claims = commands.add_parser(
+        "claims",
+        help="print the paper's claims with verdicts from the stored results",
+        description="Print the paper's claims as a Markdown table: the paper's figure, ours, and a verdict, computed "
+        "from experiments/results/paper.",
+    )
+    claims.set_defaults(function=_print_claims)
+    claims.add_argument("--write", type=Path, metavar="FILE", help="update the table in a page, such as docs/paper.md")
     listing = commands.add_parser("list", help="list the experiments and their options")
     listing.set_defaults(function=_list)
     table = commands.add_parser("table", help="print the Markdown tables of a stored result")
     table.set_defaults(function=_print_tables)
     table.add_argument("group", choices=list(GROUPS))
     table.add_argument("name", metavar="NAME")
-    return parser
 
 
 def _run(options: argparse.Namespace) -> int:
     group: Group = options.group
-    output: Path = options.output
-    if output.exists() and not output.is_dir():
-        raise ValueError(f"--output must be a folder, got the file {output}")
-    if unknown := [name for name in options.names if name not in [EVERY, *group.members]]:
-        raise ValueError(f"NAME must be {EVERY} or one of {', '.join(group.members)}, got {unknown[0]!r}")
-    names = list(group.members) if EVERY in options.names else list(dict.fromkeys(options.names))
+    names = _check_run(options)
     plan = Plan(options.scale, options.data, options.seed, options.effort, _parse_settings(options.set))
     if options.keep is not None:
         _check_keep(options, names)
@@ -187,31 +207,50 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--budget must be a positive number of seconds, or inf, got {options.budget:g}")
     if options.extend is not None:
         _extend(options, chosen, plan)
-    reports = run(chosen, plan, output, options.processes, _log, group, options.budget)
+    reports = run(chosen, plan, options.output, options.processes, _log, group, options.budget)
     if not reports:
         raise ValueError(f"nothing to run for {', '.join(names)}: the lines above say what is missing")
     for each in chosen:
         if each.name in reports:
             _print_report(each, reports[each.name])
-    print(f"page: {output / 'index.html'}: {describe_summary(read_json(output / 'summary.json'))}")
-    results = {name: read_json(output / name / "result.json") for name in reports}
+    print(f"page: {options.output / 'index.html'}: {describe_summary(read_json(options.output / 'summary.json'))}")
+    results = {name: read_json(options.output / name / "result.json") for name in reports}
     for name, result in results.items():
-        for kind, title in (("failed", "failed"), ("unmet", "not met")):
-            for line in result[kind]:
-                _log(f"{title}: {name}: {line}")
-        if result["skipped"]:
-            _log(f"skipped: {name}: {len(result['skipped'])} jobs, because the time budget is used up")
-        if options.keep is None or _keeps_summary(options, names):
-            continue
-        if result["failed"]:
-            _log(f"not stored: {name}, because of its failures")
-        elif result["skipped"] and not options.force:
-            _log(f"not stored: {name}, because jobs were skipped: give a larger --budget, or --force")
-        else:
-            print(f"stored: {keep_result(group, output / name, options.keep or name)}")
+        _log_gaps(name, result)
+        if options.keep is not None and not _keeps_summary(options, names):
+            _store_result(options, name, result)
     if _keeps_summary(options, names):
-        print(f"stored: {keep_summary(group, output, options.keep)}")
+        print(f"stored: {keep_summary(group, options.output, options.keep)}")
     return 1 if any(result["failed"] or result["unmet"] for result in results.values()) else 0
+
+
+def _check_run(options: argparse.Namespace) -> list[str]:
+    """The names of the experiments to run, each once."""
+    members = options.group.members
+    if options.output.exists() and not options.output.is_dir():
+        raise ValueError(f"--output must be a folder, got the file {options.output}")
+    if unknown := [name for name in options.names if name not in [EVERY, *members]]:
+        raise ValueError(f"NAME must be {EVERY} or one of {', '.join(members)}, got {unknown[0]!r}")
+    return list(members) if EVERY in options.names else list(dict.fromkeys(options.names))
+
+
+def _log_gaps(name: str, result: dict[str, Any]) -> None:
+    """Log failures, requirements that are not met, and skipped jobs."""
+    for kind, title in (("failed", "failed"), ("unmet", "not met")):
+        for line in result[kind]:
+            _log(f"{title}: {name}: {line}")
+    if result["skipped"]:
+        _log(f"skipped: {name}: {len(result['skipped'])} jobs, because the time budget is used up")
+
+
+def _store_result(options: argparse.Namespace, name: str, result: dict[str, Any]) -> None:
+    """Copy a complete result for the documentation."""
+    if result["failed"]:
+        _log(f"not stored: {name}, because of its failures")
+    elif result["skipped"] and not options.force:
+        _log(f"not stored: {name}, because jobs were skipped: give a larger --budget, or --force")
+    else:
+        print(f"stored: {keep_result(options.group, options.output / name, options.keep or name)}")
 
 
 def _extend(options: argparse.Namespace, chosen: Sequence[Experiment], plan: Plan) -> None:
@@ -287,7 +326,7 @@ def _inject_faults(options: argparse.Namespace) -> int:
         return 0
     tally = run_campaign(options.output, 60 * options.minutes, options.seed, log=_log)
     title = f"{tally.tried:,} faults in {tally.seconds / 60:.0f} minutes"
-    _console().print(_draw_table(Table(title, ["fault", "tried", *OUTCOMES], tally.render())))
+    _make_console().print(_draw_table(Table(title, ["fault", "tried", *OUTCOMES], tally.render())))
     for finding in tally.findings:
         _log(f"{finding['outcome']}: {finding['case']}: {finding['fault']}: {finding['detail']}")
     if options.keep:
@@ -295,7 +334,7 @@ def _inject_faults(options: argparse.Namespace) -> int:
     return 1 if tally.findings else 0
 
 
-def _soak(options: argparse.Namespace) -> int:
+def _run_soak(options: argparse.Namespace) -> int:
     from experiments.faults.soak import RESULT, run_soak
 
     found = run_soak(options.output, 60 * options.minutes, _log)
@@ -317,18 +356,18 @@ def _log(line: str) -> None:
 def _print_report(each: Experiment, report: Report) -> None:
     from rich.text import Text
 
-    screen = _console()
+    screen = _make_console()
     screen.print(Text(f"\n{each.title}", style="bold underline"))
     for table in report.tables:
-        screen.print(Text(f"\n{_plain(table.title)}", style="bold"))
+        screen.print(Text(f"\n{_strip_marks(table.title)}", style="bold"))
         screen.print(_draw_table(table))
         if table.note:
-            screen.print(Text(_plain(table.note), style="dim"))
+            screen.print(Text(_strip_marks(table.note), style="dim"))
     if not report.tables:
-        screen.print(Text(_plain(report.text)))
+        screen.print(Text(_strip_marks(report.text)))
 
 
-def _console() -> Any:
+def _make_console() -> Console:
     """A console that does not wrap tables when the output is not a terminal."""
     from rich.console import Console
 
@@ -336,25 +375,25 @@ def _console() -> Any:
     return screen if screen.is_terminal else Console(highlight=False, width=200)
 
 
-def _draw_table(table: Table) -> object:
+def _draw_table(table: Table) -> RichTable:
     from rich import box
     from rich.table import Table as Drawing
     from rich.text import Text
 
     drawing = Drawing(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading, wordy in zip(table.columns, has_words(table.columns, table.rows), strict=True):
-        drawing.add_column(Text(_plain(heading)), justify="left" if wordy else "right", overflow="fold")
+        drawing.add_column(Text(_strip_marks(heading)), justify="left" if wordy else "right", overflow="fold")
     for row in table.rows:
         style = "bold" if is_ours(row) else "dim" if is_published(row) else ""
-        drawing.add_row(*(Text(_plain(cell)) for cell in row), style=style)
+        drawing.add_row(*(Text(_strip_marks(cell)) for cell in row), style=style)
     return drawing
 
 
-def _plain(markdown: str) -> str:
+def _strip_marks(markdown: str) -> str:
     """Markdown as text without the marks of bold and code. Those of emphasis stay: they mark published figures.
 
     Example:
-        >>> _plain("**ELF** has `bound` *0.99*")
+        >>> _strip_marks("**ELF** has `bound` *0.99*")
         'ELF has bound *0.99*'
     """
     return " ".join(re.sub(r"\*\*|`", "", markdown).split())

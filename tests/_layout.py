@@ -42,3 +42,28 @@ RULES: dict[str, set[str]] = {
 }
 RULES["cli"] = set(RULES) - {"__init__"}
 RULES["__main__"] = {"cli"}
+
+_TYPES = {"_arrays", "_random", "_text", "frames"}
+TABULAR_RULES: dict[str, set[str]] = {
+    "_arrays": set(),
+    "_random": set(),
+    "_text": set(),
+    "frames": set(),
+    "columns": {"_arrays", "_text"},
+    "schema": {"columns", *_TYPES},
+    "_flow": {"schema", *_TYPES},
+    "_inputs": {"_flow", "schema", *_TYPES},
+    "hints": {"schema", "columns", *_TYPES},
+    "fitting": {"hints", "_inputs", "_flow", "schema", "columns", *_TYPES},
+    "integrals": {"_flow", "_arrays"},  # features only: neither columns nor tables
+    "queries": {"integrals", "fitting", "_inputs", "_flow", "schema", "columns", *_TYPES},
+    "drift": {"fitting", "_inputs", "_flow", "schema", "columns", *_TYPES},
+    "memorization": {"_inputs", "_flow", "schema", *_TYPES},
+    "saving": {"drift", "fitting", "_flow", "schema"},
+    "estimator": {"saving", "memorization", "drift", "queries", "fitting", "_flow", "columns", "frames"},
+    "_clones": {"estimator", "_arrays"},
+    "imputer": {"_clones", "estimator", "queries", *_TYPES},
+    "classifier": {"_clones", "estimator", "queries", "fitting", "schema", *_TYPES},
+    "regressor": {"_clones", "estimator", *_TYPES},
+}
+"""The same for the folders and files of `elflow/tabular`."""

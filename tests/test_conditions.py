@@ -14,8 +14,8 @@ import elflow
 from elflow.flows.mixture import GaussianMixture
 from elflow.flows.whitening import Gaussian
 from elflow.tabular import ExtrapolationWarning, FlowDensity, Info, PoorSampleWarning
-from elflow.tabular._given import build_regions
-from elflow.tabular._proposals import Gaussians
+from elflow.tabular.integrals._proposals import Gaussians
+from elflow.tabular.queries._given import build_regions
 
 SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
 N_ROWS = 1200

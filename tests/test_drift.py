@@ -13,7 +13,7 @@ from _command import fails, run
 import elflow
 from elflow import FlowDensity
 from elflow.report import write_drift
-from elflow.tabular._drift_statistics import (
+from elflow.tabular.drift._statistics import (
     Moments,
     adjust_p_values,
     compare_association,
@@ -22,7 +22,7 @@ from elflow.tabular._drift_statistics import (
     compare_order,
     compare_vectors,
 )
-from elflow.tabular._row_hashes import N_HASHES, RowHashes
+from elflow.tabular.fitting._row_hashes import N_HASHES, RowHashes
 
 SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
 

@@ -24,8 +24,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import elflow
 from elflow import FlowDensity
 from elflow.tabular import _flow, estimator
-from elflow.tabular._anomaly import rank_log_density, summarize_log_density
-from elflow.tabular._split import Split
+from elflow.tabular.fitting._split import Split
+from elflow.tabular.queries._anomaly import rank_log_density, summarize_log_density
 
 # The category of `known` is a function of another column, and its density is known for that reason.
 pytestmark = pytest.mark.filterwarnings("ignore:column 's' is determined by 'a'")
@@ -476,7 +476,7 @@ def test_row_origin_of_discrete_rows():
 
 def test_row_hashes_of_large_tables(monkeypatch):
     """Beyond a limit, only rows with small hashes are stored and recognised."""
-    monkeypatch.setattr("elflow.tabular._row_hashes.MAX_HASHES", 100)
+    monkeypatch.setattr("elflow.tabular.fitting._row_hashes.MAX_HASHES", 100)
     table = np.random.default_rng(0).normal(size=(1000, 2))
     density = small().fit(table)
     assert 60 < len(density.row_hashes_.codes) < 140

@@ -17,12 +17,12 @@ from torch import nn
 from elflow import FlowDensity
 from elflow.flows.dequantization import Dequantized
 from elflow.tabular import Column, Schema
-from elflow.tabular._ends import find_hard_ends
 from elflow.tabular._flow import encode_rows, score_rows
-from elflow.tabular._grids import find_atoms
-from elflow.tabular._steps import Steps
-from elflow.tabular._warps import Warp
-from elflow.tabular.conditional import condition
+from elflow.tabular.columns._ends import find_hard_ends
+from elflow.tabular.columns._grids import find_atoms
+from elflow.tabular.columns._steps import Steps
+from elflow.tabular.columns._warps import Warp
+from elflow.tabular.queries._conditional import condition
 
 N = 3000
 

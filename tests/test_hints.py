@@ -8,9 +8,9 @@ import pytest
 
 from elflow import FlowDensity, load
 from elflow.tabular import Schema
-from elflow.tabular._dependences import find_linear_dependences, find_products
-from elflow.tabular._functions import find_functions
-from elflow.tabular._identifiers import is_integer_identifier, is_row_number
+from elflow.tabular.columns._identifiers import is_integer_identifier, is_row_number
+from elflow.tabular.hints._dependences import find_linear_dependences, find_products
+from elflow.tabular.hints._functions import find_functions
 
 N = 2000
 RNG = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from _layout import RULES
+from _layout import RULES, TABULAR_RULES
 
 import elflow
 
@@ -158,6 +158,21 @@ def check_package(sources: dict[str, str]) -> list[str]:
     return [f"{path}:{line}: {message}" for path, line, message in sorted(set(broken))]
 
 
+def check_tabular(sources: dict[str, str]) -> list[str]:
+    """Check the imports between the folders and files of `elflow/tabular`; only its `__init__.py` may import all."""
+    broken = []
+    for path, source in sources.items():
+        part = path.split("/")[2].removesuffix(".py")
+        if part == "__init__":
+            continue
+        allowed = TABULAR_RULES.get(part, set()) | {part}
+        for each in find_imports(source, ".".join(path.split("/")[:-1])):
+            names = each.target.split(".")
+            if names[:2] == ["elflow", "tabular"] and names[2] not in allowed and not each.is_typing_only:
+                broken.append(f"{path}:{each.line}: {part} may import {', '.join(sorted(allowed))}, got {each.target}")
+    return broken
+
+
 def check_experiments(sources: dict[str, str]) -> list[str]:
     """Check that no folder of experiments uses private names of the package, or of another folder."""
     broken = []
@@ -179,10 +194,11 @@ def _module(path: str) -> str:
 # --- the package ------------------------------------------------------------------------------------------------------
 
 
-def test_rules_point_one_way():
+@pytest.mark.parametrize("rules", [RULES, TABULAR_RULES], ids=["package", "tabular"])
+def test_rules_point_one_way(rules):
     """Each module imports modules that are listed before it, so that no cycle is possible."""
-    modules = list(RULES)
-    for module, allowed in RULES.items():
+    modules = list(rules)
+    for module, allowed in rules.items():
         assert allowed <= set(modules[: modules.index(module)]), module
 
 
@@ -191,6 +207,14 @@ def test_the_package_keeps_the_rules():
     package = Path(elflow.__file__).parent
     files = sorted(package.rglob("*.py"))
     broken = check_package({file.relative_to(package.parent).as_posix(): file.read_text() for file in files})
+    assert not broken, f"{len(broken)} violations:\n" + "\n".join(broken)
+
+
+@pytest.mark.slow
+def test_tabular_keeps_the_rules():
+    root = Path(elflow.__file__).parents[1]
+    files = sorted((root / "elflow" / "tabular").rglob("*.py"))
+    broken = check_tabular({file.relative_to(root).as_posix(): file.read_text() for file in files})
     assert not broken, f"{len(broken)} violations:\n" + "\n".join(broken)
 
 
@@ -290,6 +314,13 @@ def test_the_checker_reports(path, source, message):
 )
 def test_the_checker_accepts(path, source):
     assert check_one(f"elflow/{path}", source) == []
+
+
+def test_the_checker_of_tabular():
+    source = "from elflow.tabular._arrays import a\nfrom elflow.tabular.queries._given import b\nfrom . import _kinds"
+    path = "elflow/tabular/columns/b.py"
+    (line,) = check_tabular({path: source})
+    assert line.startswith(f"{path}:2: columns may import _arrays, _text, columns, got elflow.tabular.queries._given.b")
 
 
 def test_the_checker_of_experiments():

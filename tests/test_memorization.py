@@ -11,7 +11,7 @@ import pytest
 
 from elflow import FlowDensity
 from elflow.report import judge, measure
-from elflow.tabular.memorization import Distances, Memorization, _estimate_share, find_memorization
+from elflow.tabular.memorization._memorization import Distances, Memorization, _estimate_share, find_memorization
 from elflow.tabular.schema import Schema
 
 SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}

@@ -12,8 +12,8 @@ from torch.distributions import MultivariateNormal
 import elflow
 from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.whitening import Gaussian, Whitened, shrink_correlation
-from elflow.tabular._integration import integrate_density
-from elflow.tabular._lines import Lines
+from elflow.tabular.integrals._integration import integrate_density
+from elflow.tabular.integrals._lines import Lines
 from elflow.training import Recipe, fit
 from elflow.training.selection import Selection
 

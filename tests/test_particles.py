@@ -9,11 +9,11 @@ from scipy.special import logsumexp
 
 from elflow.flows.mixture import FlowMixture
 from elflow.flows.whitening import Gaussian
-from elflow.tabular._integration import _accumulate
-from elflow.tabular._particles import Scorer, spread_points, weigh_points
-from elflow.tabular._proposals import Gaussians
-from elflow.tabular._quick_integration import MAX_ERROR, MAX_ROUNDS, QuickIntegrator
-from elflow.tabular._regions import Regions
+from elflow.tabular.integrals._integration import _accumulate
+from elflow.tabular.integrals._particles import Scorer, spread_points, weigh_points
+from elflow.tabular.integrals._proposals import Gaussians
+from elflow.tabular.integrals._quick_integration import MAX_ERROR, MAX_ROUNDS, QuickIntegrator
+from elflow.tabular.integrals._regions import Regions
 
 N_GAUSSIANS = 24
 

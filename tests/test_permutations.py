@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-import elflow.tabular._split
+import elflow.tabular.fitting._split
 import elflow.training.permutations
 from elflow.tabular import Split
 from elflow.training import Permutation, scramble
@@ -38,8 +38,8 @@ def test_long_permutations_are_not_stored(monkeypatch):
 @pytest.mark.parametrize("stored", [2**22, 10])
 @pytest.mark.parametrize(("count", "fraction"), [(5, 0.1), (1000, 0.1), (1000, 0.999999), (777, 0.05)])
 def test_splits(monkeypatch, stored, count, fraction):
-    monkeypatch.setattr(elflow.tabular._split, "MAX_STORED", stored)
-    monkeypatch.setattr(elflow.tabular._split, "MAX_VALIDATION_ROWS", 50)
+    monkeypatch.setattr(elflow.tabular.fitting._split, "MAX_STORED", stored)
+    monkeypatch.setattr(elflow.tabular.fitting._split, "MAX_VALIDATION_ROWS", 50)
     split = Split(count, fraction, seed=1)
     mask = split.is_validation(0, count)
     assert mask.sum() == split.n_validation == min(max(1, round(fraction * count)), count - 2)

@@ -43,7 +43,7 @@ from elflow.report.baselines import (
 from elflow.report.findings import measure
 from elflow.report.verdicts import judge
 from elflow.tabular import FlowDensity
-from elflow.tabular.conditional import pit_values
+from elflow.tabular.queries._conditional import pit_values
 
 SMALL = {"transforms": 1, "units": 8, "hidden_features": (16,)}
 SECTIONS = ["training", "likelihood", "marginals", "pairs", "pit", "correlations"]

@@ -16,12 +16,12 @@ import elflow
 import elflow.cli._data
 import elflow.io.streams
 import elflow.serialization
-import elflow.tabular._survey
+import elflow.tabular.columns._survey
 from elflow.io import open_stream, read_table
-from elflow.tabular._blocks import StreamBlocks
-from elflow.tabular._encoded import count_training_rows, encode_table, read_encoded, write_encoded
-from elflow.tabular._split import Split
-from elflow.tabular._survey import survey_stream
+from elflow.tabular.columns._survey import survey_stream
+from elflow.tabular.fitting._blocks import StreamBlocks
+from elflow.tabular.fitting._encoded import count_training_rows, encode_table, read_encoded, write_encoded
+from elflow.tabular.fitting._split import Split
 from elflow.tabular.schema import Schema
 
 SMALL = {"transforms": 1, "units": 4, "hidden_features": (8,)}
@@ -112,8 +112,8 @@ def rare_features(n=5000):
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_a_sample_does_not_hide_rare_values(tmp_path, monkeypatch, small_blocks, suffix):
-    monkeypatch.setattr(elflow.tabular._survey, "MAX_SAMPLED_ROWS", 300)
-    monkeypatch.setattr(elflow.tabular._survey, "MIN_SAMPLED_ROWS", 300)
+    monkeypatch.setattr(elflow.tabular.columns._survey, "MAX_SAMPLED_ROWS", 300)
+    monkeypatch.setattr(elflow.tabular.columns._survey, "MIN_SAMPLED_ROWS", 300)
     folder = write_parts(tmp_path / "data", rare_features(), suffix)
     frame, stream = read_table(folder), open_stream(folder)
     declared = {"code": "category"}
@@ -140,8 +140,8 @@ def test_a_sample_does_not_hide_rare_values(tmp_path, monkeypatch, small_blocks,
 @pytest.mark.slow
 def test_a_sample_gives_nearly_the_same_density(tmp_path, monkeypatch, small_blocks):
     """The columns from a tenth of the rows: the held-out log-likelihood differs by less than 0.05 nats."""
-    monkeypatch.setattr(elflow.tabular._survey, "MAX_SAMPLED_ROWS", 400)
-    monkeypatch.setattr(elflow.tabular._survey, "MIN_SAMPLED_ROWS", 400)
+    monkeypatch.setattr(elflow.tabular.columns._survey, "MAX_SAMPLED_ROWS", 400)
+    monkeypatch.setattr(elflow.tabular.columns._survey, "MIN_SAMPLED_ROWS", 400)
     frame, new = table(4000).drop(columns="day"), table(6000).drop(columns="day")[4000:]
     folder = write_parts(tmp_path / "data", frame)
     ours, theirs = (density(max_steps=60).fit(X).score_samples(new) for X in (folder, frame))
@@ -149,7 +149,7 @@ def test_a_sample_gives_nearly_the_same_density(tmp_path, monkeypatch, small_blo
 
 
 def test_limits_of_categories(tmp_path, monkeypatch):
-    monkeypatch.setattr(elflow.tabular._survey, "MAX_COUNTED", 20)
+    monkeypatch.setattr(elflow.tabular.columns._survey, "MAX_COUNTED", 20)
     frame = table(200).assign(many=[f"t{i % 30}" for i in range(200)])[["size", "many"]]
     folder = write_parts(tmp_path / "data", frame)
     with pytest.warns(UserWarning, match="columns 'many' are left out, since they have more than"):
@@ -161,8 +161,8 @@ def test_limits_of_categories(tmp_path, monkeypatch):
 
 
 def test_numbers_of_rows_are_noticed_over_blocks(tmp_path, small_blocks, monkeypatch):
-    monkeypatch.setattr(elflow.tabular._survey, "MAX_SAMPLED_ROWS", 100)
-    monkeypatch.setattr(elflow.tabular._survey, "MIN_SAMPLED_ROWS", 100)
+    monkeypatch.setattr(elflow.tabular.columns._survey, "MAX_SAMPLED_ROWS", 100)
+    monkeypatch.setattr(elflow.tabular.columns._survey, "MIN_SAMPLED_ROWS", 100)
     frame = table(400)[["size"]].assign(row=np.arange(400) * 3, nearly=np.append(np.arange(399), 1000))
     folder = write_parts(tmp_path / "data", frame)
     with pytest.warns(UserWarning, match="column 'row' numbers the rows|'nearly' has a different integer in each row"):
@@ -172,8 +172,8 @@ def test_numbers_of_rows_are_noticed_over_blocks(tmp_path, small_blocks, monkeyp
 
 
 def test_missing_values_are_counted_in_all_rows(tmp_path, small_blocks, monkeypatch):
-    monkeypatch.setattr(elflow.tabular._survey, "MAX_SAMPLED_ROWS", 50)
-    monkeypatch.setattr(elflow.tabular._survey, "MIN_SAMPLED_ROWS", 50)
+    monkeypatch.setattr(elflow.tabular.columns._survey, "MAX_SAMPLED_ROWS", 50)
+    monkeypatch.setattr(elflow.tabular.columns._survey, "MIN_SAMPLED_ROWS", 50)
     frame = table(400)[["size", "count"]]
     frame.loc[100:199, "size"] = np.nan
     with pytest.raises(ValueError, match=r"must not have missing values \(NaN\), got some in 'size' \(100\)"):

@@ -16,8 +16,8 @@ from scipy.special import ndtri
 from scipy.stats import norm
 
 from elflow.tabular import COLUMN_KINDS, Column, FlowDensity, Schema, as_frame, fingerprint
-from elflow.tabular._steps import Steps
-from elflow.tabular._warps import Warp
+from elflow.tabular.columns._steps import Steps
+from elflow.tabular.columns._warps import Warp
 
 UNBOUNDED = [(-np.inf, np.inf)]
 
@@ -325,10 +325,10 @@ def test_every_kind_is_documented(kind):
 
 def test_kinds_that_are_only_named(monkeypatch):
     """A name in the list of kinds is not enough: errors say so, rather than blame the values."""
-    monkeypatch.setattr("elflow.tabular._kinds.COLUMN_KINDS", [*COLUMN_KINDS, "duration"])
+    monkeypatch.setattr("elflow.tabular.columns._kinds.COLUMN_KINDS", [*COLUMN_KINDS, "duration"])
     with pytest.raises(KeyError, match="duration"):
         Column.fit(COLUMNS["integer"], "duration")
-    monkeypatch.setattr("elflow.tabular._kinds.infer_kind", lambda name, present: "duration")
+    monkeypatch.setattr("elflow.tabular.columns._kinds.infer_kind", lambda name, present: "duration")
     with pytest.raises(AssertionError, match=r"Column\.fit must support every kind of column, got 'duration'"):
         Column.fit(COLUMNS["integer"])
 

@@ -1,4 +1,4 @@
-"""Base of what engines send to their workers: a model file that is read on first use, and batches of any library."""
+"""Base class of functions for workers: a model file that is read on first use, and batches of any library."""
 
 from __future__ import annotations
 

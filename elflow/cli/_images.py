@@ -118,7 +118,8 @@ def split_rows(images: Images, classes: int, validation: float | None, seed: int
 
 
 def count_validation_images(validation: float | None, total: int) -> int:
-    """
+    """Number of images to hold out, from a fraction or a number; by default a tenth.
+
     Example:
         >>> count_validation_images(None, 400), count_validation_images(0.25, 400), count_validation_images(30, 400)
         (40, 100, 30)
@@ -222,7 +223,7 @@ def iter_bits(
         yield bits.cpu().double().numpy()
 
 
-def make_table(start: int, bits: NDArray[np.float64], labels: Any, features: int) -> pd.DataFrame:
+def make_table(start: int, bits: NDArray[np.float64], labels: NDArray[Any] | None, features: int) -> pd.DataFrame:
     """Scores of the images from an index on, one row for each."""
     import pandas as pd
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from elflow import FlowDensity, ImageELF
     from elflow.io.tables import TableWriter
+    from elflow.tabular import Column
 
 Model = Annotated[Path, typer.Argument(help="Model written by `elflow fit`.", metavar="MODEL", show_default=False)]
 Data = Annotated[
@@ -324,7 +325,7 @@ def load_image_flow(path: Path, device: str) -> ImageELF:
     return model
 
 
-def known_columns(est: FlowDensity) -> list[Any]:
+def list_known_columns(est: FlowDensity) -> list[Column]:
     """The columns that a table must have for a model, those of its context included."""
     context = est.context_schema_
     return [*est.schema_.columns, *(() if context is None else context.columns)]
@@ -354,7 +355,7 @@ def locking_output(output: Path, is_writer: bool) -> AbstractContextManager[None
     return locking(output) if is_writer else nullcontext()
 
 
-def checkpoint_path(output: Path, resume: bool) -> Path:
+def locate_checkpoint(output: Path, resume: bool) -> Path:
     """Path of a model's checkpoint; raise an error if starting again would lose it."""
     checkpoint = output.with_name(output.name + ".checkpoint")
     if checkpoint.exists() and not resume:

@@ -53,7 +53,7 @@ def score_with_ray(
         raise ValueError("--output must be a folder with --engine ray, got none")
     pieces = _divide(data, _options.load_density(model), na or [], append, workers)
     scorer = Scorer(model.resolve(), "anomaly" if anomaly else "log_density", append=append, threads=threads or 1)
-    with _new_folder(output) as folder:
+    with _creating_folder(output) as folder:
         worker = PieceScorer(scorer, str(folder), na or [])
         results = _run("Scoring pieces", pieces, worker, address, workers, threads or 1)
         _check_parts(folder, pieces, results)
@@ -85,7 +85,7 @@ def impute_with_ray(
 
     pieces = _divide(data, _options.load_density(model), na or [], True, workers)
     imputer = Imputer(model.resolve(), method, draws, seed, threads=threads or 1)
-    with _new_folder(output) as folder:
+    with _creating_folder(output) as folder:
         worker = PieceImputer(imputer, str(folder), na or [])
         results = _run("Imputing pieces", pieces, worker, address, workers, threads or 1)
         _check_parts(folder, pieces, results)
@@ -110,7 +110,7 @@ def sample_with_ray(
     sampler = Sampler(model.resolve(), number, seed, threads=threads or 1)
     blocks = [Piece(number) for number in range(sampler.n_blocks)]
     pieces = blocks if context is None else list_pieces(_list_files(context), workers or os.cpu_count() or 1)
-    with _new_folder(output) as folder:
+    with _creating_folder(output) as folder:
         results = _run("Sampling", pieces, PieceSampler(sampler, str(folder)), address, workers, threads or 1)
         _check_parts(folder, pieces, results)
     show([("rows", f"{sum(result['rows'] for result in results):,}"), ("written to", str(output))])
@@ -124,7 +124,7 @@ def _divide(data: Path, est: FlowDensity, na: list[str], extra: bool, workers: i
     files = _list_files(data)
     with _options.rename_argument("path", "DATA"):
         for file in files:  # an error in one of them should not appear after hours
-            scan_table(file, _options.known_columns(est), na_values=na, extra=extra)
+            scan_table(file, _options.list_known_columns(est), na_values=na, extra=extra)
     return list_pieces(files, workers or os.cpu_count() or 1)
 
 
@@ -139,7 +139,7 @@ def _list_files(data: Path) -> list[Path]:
 
 
 @contextmanager
-def _new_folder(output: Path) -> Iterator[Path]:
+def _creating_folder(output: Path) -> Iterator[Path]:
     """Folder that appears as `output` when the block has succeeded, and is deleted otherwise."""
     if output.exists():
         raise FileExistsError(f"--output must be a new folder with --engine ray, got {output}, which exists")

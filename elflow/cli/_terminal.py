@@ -115,7 +115,8 @@ def show_progress(text: str, total: int | None) -> Iterator[Callable[[int], None
 
 
 def format_shape(shape: Sequence[int]) -> str:
-    """
+    """Format the shape of an image.
+
     Example:
         >>> format_shape((1, 28, 28))
         '1 x 28 x 28'
@@ -124,7 +125,8 @@ def format_shape(shape: Sequence[int]) -> str:
 
 
 def format_mean(mean: float, standard_error: float | None, unit: str) -> str:
-    """
+    """Format a mean with its standard error and unit.
+
     Example:
         >>> format_mean(-2.5, 0.25, "nats")
         '-2.5000 +- 0.2500 nats'

@@ -78,7 +78,7 @@ def _compare(est: FlowDensity, data: Path, reference: Path | None, level: float,
     from elflow.io.tables import scan_table
     from elflow.tabular import number_rows_from
 
-    columns = _options.known_columns(est)
+    columns = _options.list_known_columns(est)
     monitor = None
     if reference is not None:
         with _options.rename_argument("path", "--reference"):

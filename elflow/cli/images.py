@@ -138,7 +138,7 @@ def fit_images(
     target = _options.parse_size(resize)
     _options.check_output(output, data)
     check_samples_folder(samples, data)
-    checkpoint = _options.checkpoint_path(output, resume)
+    checkpoint = _options.locate_checkpoint(output, resume)
 
     import elflow
     from elflow.io.images import read_images

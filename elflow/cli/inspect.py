@@ -53,7 +53,7 @@ def report(
     _options.set_threads(threads)
     memory = _options.parse_memory(max_memory)
     with _options.rename_argument("path", "DATA"), _options.rename_argument("max_memory", "--max-memory"):
-        frame = scan_table(data, _options.known_columns(est), na_values=na or []).read(memory)
+        frame = scan_table(data, _options.list_known_columns(est), na_values=na or []).read(memory)
     rows, context = _options.split_context(est, frame)
     with _options.rename_argument("explore", "--explore"):
         findings = reports.write(est, rows, output, context=context, random_state=seed, explore=explore)

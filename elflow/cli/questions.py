@@ -67,7 +67,7 @@ def impute(
     est = _options.load_density(model)
     _options.set_threads(threads)
     with _options.rename_argument("path", "DATA"):
-        scan = scan_table(data, _options.known_columns(est), BLOCK_ROWS, na or [], extra=True)
+        scan = scan_table(data, _options.list_known_columns(est), BLOCK_ROWS, na or [], extra=True)
     generator = as_generator(seed)
     n_rows = n_filled = 0
     with writer, show_progress("Imputing rows", scan.total) as set_done:
@@ -128,7 +128,7 @@ def conditional(
     used = conditions or [name for name in names if name != column]
     context = [] if est.context_schema_ is None else est.context_schema_.names
     needed = [*used, *context, *([column] if cdf else [])]
-    like = [known for known in _options.known_columns(est) if known.name in needed]
+    like = [known for known in _options.list_known_columns(est) if known.name in needed]
     with _options.rename_argument("path", "DATA"):
         scan = scan_table(data, like, BLOCK_ROWS, na or [], extra=True)
     n_rows = 0

@@ -38,6 +38,7 @@ from elflow.cli._terminal import Mean, describe_columns, is_terminal, show, show
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
 
     from elflow import FlowDensity
     from elflow.io.tables import TableScan
@@ -104,7 +105,7 @@ def fit(
     if not 0 < validation < 1:
         raise ValueError(f"--validation must be a fraction in (0, 1), got {validation:g}")
     _options.check_output(output, data)
-    checkpoint = _options.checkpoint_path(output, resume)
+    checkpoint = _options.locate_checkpoint(output, resume)
     by_bounds, by_kind = _options.parse_bounds(bounds), _options.parse_kinds(kind)
     if both := [name for name in by_bounds if name in by_kind]:
         raise ValueError(f"column {both[0]!r} must have either --bounds or --kind, got both")
@@ -225,7 +226,7 @@ def score(
     est = _options.load_density(model)
     _options.set_threads(threads)
     with _options.rename_argument("path", "DATA"):
-        scan = scan_table(data, _options.known_columns(est), SCORE_BLOCK, na or [], extra=append)
+        scan = scan_table(data, _options.list_known_columns(est), SCORE_BLOCK, na or [], extra=append)
     mean = Mean("nats")
     with writer or nullcontext(), show_progress("Scoring rows", scan.total) as set_done:
         for block in scan:
@@ -380,7 +381,7 @@ def _iter_rows(
 
 
 def _iter_blocks(
-    est: FlowDensity, number: int, contexts: pd.DataFrame | None, generator: Any, given: dict[str, Any]
+    est: FlowDensity, number: int, contexts: pd.DataFrame | None, generator: torch.Generator, given: dict[str, Any]
 ) -> Iterator[Any]:
     """Blocks of samples, given conditions or not."""
     from elflow.tabular import warn_if_poor

@@ -64,8 +64,8 @@ class CompiledDensity:
         """
         check_rows("x", x, self.features, "feature", torch.double)
         if (c is None) != (self.context == 0) or (c is not None and len(c) != len(x)):
-            shape = f"({len(x)}, {self.context})"
-            raise ValueError(f"c must be {'None' if self.context == 0 else f'a context {shape}'}, got another one")
+            expected = f"a context of the shape ({len(x)}, {self.context})" if self.context else "None"
+            raise ValueError(f"c must be {expected}, got {'None' if c is None else f'the shape {tuple(c.shape)}'}")
         if c is not None:
             check_rows("c", c, self.context, "context feature", torch.double)
         x = x.contiguous()

@@ -94,9 +94,7 @@ class FlowMixture(InitializesParts):
             log_probs: Log-densities of the rows under the members, `(members, N)`.
             sample_weight: Weights of the rows, `(N,)`.
         """
-        finite = (
-            log_probs.cpu().double().nan_to_num(nan=-math.inf, posinf=-math.inf, neginf=-math.inf)
-        )  # mps has no double precision
+        finite = _reject_non_finite(log_probs)
         weights = fit_weights(finite, sample_weight)
         return torch.logsumexp(finite + weights.log()[:, None], 0).to(log_probs)
 
@@ -105,10 +103,6 @@ class FlowMixture(InitializesParts):
         for flow in self.flows:
             if initialize := getattr(flow, "initialize", None):
                 initialize(x, c)
-
-    def used_members(self) -> list[nn.Module]:
-        """The members with a positive weight."""
-        return [flow for flow, weight in zip(self.flows, self.log_weights.tolist(), strict=True) if weight > -math.inf]
 
     @property
     def parts(self) -> list[str]:

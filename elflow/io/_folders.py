@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -26,7 +26,7 @@ def is_pattern(path: Path) -> bool:
     return glob.has_magic(str(path)) and not path.exists()
 
 
-def list_files(path: Path, is_supported: Any) -> tuple[Path, list[Path]]:
+def list_files(path: Path, is_supported: Callable[[Path], bool]) -> tuple[Path, list[Path]]:
     """The folder that the names of partitions are relative to, and all files, sorted by name.
 
     Arguments:

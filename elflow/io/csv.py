@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -138,7 +138,7 @@ class _EndedStream(io.RawIOBase):
     A quotation mark that is not closed swallows all rows after it, and parsers do not mind. It swallows this line, too.
     """
 
-    def __init__(self, stream: Any, line: bytes) -> None:
+    def __init__(self, stream: IO[bytes], line: bytes) -> None:
         self._stream, self._rest = stream, b"\n" + line + b"\n"
 
     def readable(self) -> bool:
@@ -166,10 +166,10 @@ def _remove_end(path: Path, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         raise ValueError(f"{path} must close every quotation mark, got an open one in row {n_rows}, its last")
 
 
-def _read_with_arrow(path: Path, dialect: Dialect, columns: Sequence[str], stream: Any) -> Iterator[pa.Table]:
-    invalid: list[Any] = []
+def _read_with_arrow(path: Path, dialect: Dialect, columns: Sequence[str], stream: pa.NativeFile) -> Iterator[pa.Table]:
+    invalid: list[pyarrow.csv.InvalidRow] = []
 
-    def remember(row: Any) -> str:
+    def remember(row: pyarrow.csv.InvalidRow) -> str:
         invalid.append(row)
         return "error"
 
@@ -206,7 +206,9 @@ def _read_with_arrow(path: Path, dialect: Dialect, columns: Sequence[str], strea
         raise ValueError(f"{path} is damaged: {error}") from None
 
 
-def _read_with_python(path: Path, dialect: Dialect, columns: Sequence[str], stream: Any) -> Iterator[pa.Table]:
+def _read_with_python(
+    path: Path, dialect: Dialect, columns: Sequence[str], stream: pa.NativeFile
+) -> Iterator[pa.Table]:
     text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
     for _ in range(dialect.n_blank_lines):
         text.readline()

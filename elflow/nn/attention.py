@@ -54,7 +54,7 @@ class CausalAttention(nn.Module):
         return y.unflatten(1, x.shape[2:]).permute(0, 3, 1, 2), own
 
     def attend(self, tokens: Tensor, pixels: Tensor, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The same for pixels in raster order: hidden layer `(N, n, channels)` and image `(N, n, values)`."""
+        """Attention of pixels in raster order: hidden layer `(N, n, channels)` and image `(N, n, values)`."""
         own = self.key_value(torch.cat([self.norm(tokens), pixels], dim=-1))
         # Shifted by one pixel: a query sees those up to its own place. The first, of zeros, stands for no pixel.
         seen = own if before is None else torch.cat([before, own], dim=1)

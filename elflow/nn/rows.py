@@ -51,18 +51,18 @@ class RowNetwork:
         self.cached = 0 if hyper.attention is None else 2 * hyper.channels
 
     def make_empty(self, n: int) -> tuple[Tensor, ...]:
-        """What the first row of n images needs of the rows above: zeros, and no keys and values."""
+        """State of the rows above the first row of n images: zeros, and no keys and values."""
         weight = self.head[0]
         return weight.new_zeros(n, self.hyper.shape[2], sum(self.inputs)), weight.new_zeros(n, 0, self.cached)
 
     def append(self, above: tuple[Tensor, ...], state: Tensor) -> tuple[Tensor, ...]:
-        """What the next row needs, from what this row needed and its state."""
+        """State of the rows above the next row, from that above this row and the state of this row."""
         inputs, own = state.split([sum(self.inputs), self.cached], dim=-1)
         return inputs, torch.cat([above[1], own], dim=1)
 
     @torch.no_grad()
     def prepare(self, i: int, above: tuple[Tensor, ...], context: Tensor | None) -> tuple[Tensor, ...]:
-        """What does not depend on row i itself: contributions to all convolutions, and keys and values above."""
+        """Results that do not depend on row i itself: contributions to all convolutions, and keys and values above."""
         results = []
         for number, x in enumerate(above[0].split(self.inputs, dim=-1)):
             padded = pad(x, (0, 0, 1, 1))

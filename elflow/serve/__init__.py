@@ -1,4 +1,4 @@
-"""A density behind an address: the service of `elflow serve`, and the page of `elflow explore`.
+"""HTTP service for densities: `elflow serve`, and the page of `elflow explore`.
 
 It needs FastAPI and uvicorn: `pip install "elflow[serve]"`. `create_app` returns an ASGI application, for servers other
 than `run`.

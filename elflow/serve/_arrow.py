@@ -144,12 +144,12 @@ def _check_size(name: str, column: pa.ChunkedArray, limits: Limits) -> None:
     """Refuse a dictionary whose values, once for each row, are too large."""
     if not pa.types.is_dictionary(column.type):
         return
-    longest = max((_longest_value(chunk.dictionary) for chunk in column.chunks), default=0)
+    longest = max((_measure_longest_value(chunk.dictionary) for chunk in column.chunks), default=0)
     if longest * len(column) > limits.bytes:
         raise Refusal(413, f"column {name!r:.200} must have shorter values, or fewer rows")
 
 
-def _longest_value(dictionary: pa.Array) -> int:
+def _measure_longest_value(dictionary: pa.Array) -> int:
     """Number of bytes of the longest value."""
     is_text = pa.types.is_string(dictionary.type) or pa.types.is_large_string(dictionary.type)
     return (pc.max(pc.binary_length(dictionary)).as_py() or 0) if is_text else 16

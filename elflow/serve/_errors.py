@@ -1,4 +1,4 @@
-"""Which errors are about the arguments of a request, and which ones are faults of the service."""
+"""Classification of errors: wrong arguments of a request, or faults of the service."""
 
 from __future__ import annotations
 

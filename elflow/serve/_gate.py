@@ -1,4 +1,4 @@
-"""What every request passes: the name of the host, the token, the number of requests, counts and headers."""
+"""Checks of every request, as middleware: host name, token and number of requests; counts and headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that do the work of requests, and small requests that are scored together."""
+"""Worker threads of the service, and batches of small requests that are scored together."""
 
 from __future__ import annotations
 

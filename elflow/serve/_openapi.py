@@ -20,7 +20,7 @@ arguments are in the address, as JSON. Errors have a `detail` that names the arg
 
 
 class Detail(BaseModel):
-    """Why a request has no answer."""
+    """Reason why a request was refused."""
 
     detail: str
 

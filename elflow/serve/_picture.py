@@ -1,13 +1,13 @@
 """Density of one or two columns given conditions, at points that a page can draw.
 
-Few samples given the conditions say where the density is, and points are placed there: on a line, or on a mesh that
+A few samples given the conditions show where the density is, and points are placed there: on a line, or on a mesh that
 follows the relation of two columns, so that a narrow ridge is resolved as well as a wide one. At each point the density
 is computed by `FlowDensity.marginal`, with all columns without a condition integrated out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +33,7 @@ MARGIN = 0.25
 
 
 class Precision(NamedTuple):
-    """How many points a picture has."""
+    """Numbers of points of a picture."""
 
     samples: int
     line: int
@@ -88,6 +88,16 @@ def draw_density(
         were divided by it, which differs from 1 by the error of the probability of the conditions, and `hidden`: the
         number of categories that are not shown, since there are too many. `mass` is then at least 1.
     """
+    query = _read_query(model, limits, request, deadline)
+    samples = _draw_samples(query, request.columns)
+    columns = [model.schema.column(name) for name in request.columns]
+    columns.sort(key=lambda column: column.levels is not None)  # numbers first
+    picture = _normalize(_draw_columns(query, columns, samples))
+    return {**picture, "columns": [column.name for column in columns], "samples": to_rows(samples)}
+
+
+def _read_query(model: ServedModel, limits: Limits, request: DensityRequest, deadline: Deadline | None) -> Query:
+    """Check a request and convert its conditions."""
     names = request.columns
     if unknown := [name for name in names if name not in model.schema.names]:
         raise Refusal(422, f"columns must be of {model.schema.names}, got {unknown[0]!r:.200}")
@@ -99,32 +109,44 @@ def draw_density(
     context = read_context(model, request.context, limits)
     if context is not None and len(context) > 1:
         raise Refusal(422, f"context must have one row, got {len(context)}")
-    query = Query(model, given, context, PRECISIONS[request.precision], deadline or Deadline(limits))
-    columns = [model.schema.column(name) for name in names]
-    blocks = model.density.iter_given_samples(query.size.samples, given, context, 0)
-    samples = pd.concat([frame for frame, _ in blocks], ignore_index=True)[names].dropna().reset_index(drop=True)
+    return Query(model, given, context, PRECISIONS[request.precision], deadline or Deadline(limits))
+
+
+def _draw_samples(query: Query, names: Sequence[str]) -> pd.DataFrame:
+    """Rows given the conditions in which none of these columns is missing."""
+    blocks = query.model.density.iter_given_samples(query.size.samples, query.given, query.context, 0)
+    samples = pd.concat([frame for frame, _ in blocks], ignore_index=True)[list(names)].dropna().reset_index(drop=True)
     if not len(samples):
         raise Refusal(422, "given must allow values of the columns, got conditions under which they are missing")
-    columns.sort(key=lambda column: column.levels is not None)  # numbers first
-    kinds = [column.levels is not None for column in columns]
+    return samples
+
+
+def _draw_columns(query: Query, columns: Sequence[Column], samples: pd.DataFrame) -> dict[str, Any]:
+    """The kind of picture that suits one or two columns, of which numbers come first."""
+    has_levels = [column.levels is not None for column in columns]
     if len(columns) == 1:
-        picture = _draw_levels(query, columns[0], samples) if kinds[0] else _draw_line(query, columns[0], samples)
-    elif not any(kinds):
-        picture = _draw_mesh(query, columns[0], columns[1], samples)
-    elif all(kinds):
-        picture = _draw_table(query, columns[0], columns[1], samples)
-    else:
-        picture = _draw_lines(query, columns[0], columns[1], samples)
-    picture.setdefault("hidden", 0)
-    if picture["hidden"]:  # the categories that are shown do not add up to 1
-        picture["mass"] = max(picture["mass"], 1.0)
-    mass = max(picture["mass"], 1e-300)
+        draw = _draw_levels if has_levels[0] else _draw_line
+        return draw(query, columns[0], samples)
+    first, second = columns
+    if all(has_levels):
+        return _draw_table(query, first, second, samples)
+    if any(has_levels):
+        return _draw_lines(query, first, second, samples)
+    return _draw_mesh(query, first, second, samples)
+
+
+def _normalize(picture: dict[str, Any]) -> dict[str, Any]:
+    """Divide densities and probabilities by their sum."""
+    hidden = picture.get("hidden", 0)
+    # The categories that are shown do not add up to 1 if others are hidden.
+    total = max(picture["mass"], 1.0) if hidden else picture["mass"]
+    mass = max(total, 1e-300)
     for key in ("density", "probability"):
         if key in picture:
             picture[key] = (np.asarray(picture[key]) / mass).tolist()
     for atom in picture.get("atoms", ()):
         atom["probability"] /= mass
-    return {**picture, "columns": [column.name for column in columns], "samples": to_rows(samples)}
+    return {**picture, "hidden": hidden, "mass": total}
 
 
 def _choose_levels(query: Query, column: Column, samples: pd.DataFrame, count: int) -> tuple[list[Any], int]:
@@ -149,7 +171,7 @@ def _draw_levels(query: Query, column: Column, samples: pd.DataFrame) -> dict[st
     frame = pd.DataFrame({column.name: pd.Series(levels, dtype=object)})
     probability, error = query.score(frame, query.size.line_points)
     facts = {"grid": "bars", "x": levels, "probability": probability.tolist()}
-    return facts | {"mass": _sum(probability), "error": error, "hidden": hidden}
+    return facts | {"mass": float(probability.sum()), "error": error, "hidden": hidden}
 
 
 def _draw_line(query: Query, column: Column, samples: pd.DataFrame) -> dict[str, Any]:
@@ -158,18 +180,17 @@ def _draw_line(query: Query, column: Column, samples: pd.DataFrame) -> dict[str,
     if (bars := _list_values(column, values)) is not None:
         density, error = query.score(pd.DataFrame({column.name: bars}), query.size.line_points)
         probability = density * (column.step or 1.0) if column.kind == "continuous" else density
-        x = [row[column.name] for row in to_rows(pd.DataFrame({column.name: bars}))]
-        mass = _sum(probability)
+        x, mass = _to_json(bars), float(probability.sum())
         return {"grid": "bars", "x": x, "probability": probability.tolist(), "mass": mass, "error": error}
     nodes = _snap(column, _place(_to_numbers(values), query.size.line))
-    x = _from_numbers(column, values, nodes)
+    x = _from_numbers(values, nodes)
     density, error = query.score(pd.DataFrame({column.name: x}), query.size.line_points)
-    density = density / _unit(column, values)
+    density = density / _measure_cell(column)
     atoms = pd.DataFrame({column.name: pd.Series(column.atoms, dtype=np.float64)})
     shares = query.score(atoms, query.size.line_points)[0] if len(atoms) else np.zeros(0)
     return {
         "grid": "line",
-        "x": [row[column.name] for row in to_rows(pd.DataFrame({column.name: x}))],
+        "x": _to_json(x),
         "density": density.tolist(),
         "atoms": [{"value": a, "probability": p} for a, p in zip(column.atoms, shares.tolist(), strict=True)],
         "mass": float(np.trapezoid(density, nodes) + shares.sum()),
@@ -182,7 +203,7 @@ def _draw_lines(query: Query, number: Column, category: Column, samples: pd.Data
     levels, hidden = _choose_levels(query, category, samples, MAX_LINES)
     values = samples[number.name]
     nodes = _snap(number, _place(_to_numbers(values), max(16, query.size.line // 2)))
-    x = _from_numbers(number, values, nodes)
+    x = _from_numbers(values, nodes)
     frame = pd.DataFrame(
         {
             number.name: pd.concat([x] * len(levels), ignore_index=True),
@@ -190,11 +211,11 @@ def _draw_lines(query: Query, number: Column, category: Column, samples: pd.Data
         }
     )
     density, error = query.score(frame, max(8, query.size.line_points // 2))
-    density = density.reshape(len(levels), len(x)) / _unit(number, values)
+    density = density.reshape(len(levels), len(x)) / _measure_cell(number)
     masses = np.trapezoid(density, nodes, axis=1)
     return {
         "grid": "lines",
-        "x": [row[number.name] for row in to_rows(pd.DataFrame({number.name: x}))],
+        "x": _to_json(x),
         "levels": levels,
         "density": density.tolist(),
         "probability": masses.tolist(),
@@ -216,7 +237,7 @@ def _draw_table(query: Query, first: Column, second: Column, samples: pd.DataFra
     probability, error = query.score(frame, query.size.line_points)
     table = probability.reshape(len(x), len(y)).tolist()
     facts = {"grid": "table", "x": x, "y": y, "probability": table}
-    return facts | {"mass": _sum(probability), "error": error, "hidden": left + right}
+    return facts | {"mass": float(probability.sum()), "error": error, "hidden": left + right}
 
 
 def _draw_mesh(query: Query, first: Column, second: Column, samples: pd.DataFrame) -> dict[str, Any]:
@@ -230,12 +251,12 @@ def _draw_mesh(query: Query, first: Column, second: Column, samples: pd.DataFram
         y = np.round(y / (second.step or 1.0)) * (second.step or 1.0)
     frame = pd.DataFrame(
         {
-            first.name: _from_numbers(first, samples[first.name], np.repeat(x, y.shape[1])),
-            second.name: _from_numbers(second, samples[second.name], y.reshape(-1)),
+            first.name: _from_numbers(samples[first.name], np.repeat(x, y.shape[1])),
+            second.name: _from_numbers(samples[second.name], y.reshape(-1)),
         }
     )
     density, error = query.score(frame, query.size.mesh_points)
-    density = density.reshape(y.shape) / (_unit(first, samples[first.name]) * _unit(second, samples[second.name]))
+    density = density.reshape(y.shape) / (_measure_cell(first) * _measure_cell(second))
     mass = float(np.trapezoid(np.trapezoid(density, y, axis=1), x))
     rows = to_rows(frame)
     return {
@@ -248,7 +269,7 @@ def _draw_mesh(query: Query, first: Column, second: Column, samples: pd.DataFram
     }
 
 
-def _follow_ridge(a: np.ndarray, b: np.ndarray, n_bins: int = 8) -> Any:
+def _follow_ridge(a: np.ndarray, b: np.ndarray, n_bins: int = 8) -> Callable[[np.ndarray], np.ndarray]:
     """Function that interpolates the medians of b in bins of a, each with an equal number of samples."""
     order = np.argsort(a, kind="stable")
     bins = [part for part in np.array_split(order, n_bins) if len(part)]
@@ -317,8 +338,8 @@ def _to_numbers(values: pd.Series) -> np.ndarray:
     return values.to_numpy(np.float64)
 
 
-def _from_numbers(column: Column, like: pd.Series, numbers: np.ndarray) -> pd.Series:
-    """Values of a column from numbers; times have the dtype of `like`."""
+def _from_numbers(like: pd.Series, numbers: np.ndarray) -> pd.Series:
+    """Numbers as values; times have the dtype of `like`."""
     if not pd.api.types.is_datetime64_any_dtype(like.dtype):
         return pd.Series(numbers)
     times = pd.Series((np.round(numbers) * 1e9).astype("int64")).astype("datetime64[ns]")
@@ -326,7 +347,12 @@ def _from_numbers(column: Column, like: pd.Series, numbers: np.ndarray) -> pd.Se
     return times.astype(like.dtype) if zone is None else times.dt.tz_localize("UTC").astype(like.dtype)
 
 
-def _unit(column: Column, like: pd.Series) -> float:
+def _to_json(values: pd.Series) -> list[Any]:
+    """Values as in the rows of an answer."""
+    return [row["x"] for row in to_rows(pd.DataFrame({"x": values}))]
+
+
+def _measure_cell(column: Column) -> float:
     """Size of the cell whose probability a score is, in the units of `_to_numbers`; 1 for a density."""
     if column.kind == "integer":
         return column.step or 1.0
@@ -334,7 +360,3 @@ def _unit(column: Column, like: pd.Series) -> float:
         seconds = pd.Timedelta(int(column.step or 1), unit=column.unit).total_seconds()
         return max(seconds, 1e-9)
     return 1.0
-
-
-def _sum(values: np.ndarray) -> float:
-    return float(values.sum())

@@ -65,7 +65,7 @@ class ScoreRequest(Question):
 
 
 class SampleRequest(Question):
-    """How many rows to draw, and given what."""
+    """Number of rows to draw, and their conditions."""
 
     n: Annotated[StrictInt, Field(ge=1, description="Number of rows, for each row of the context if there is one.")] = 1
     given: Given | None = None

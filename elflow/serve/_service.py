@@ -1,4 +1,4 @@
-"""From requests to answers: bodies are read and parsed, work is done by threads, and answers are JSON or Arrow."""
+"""Handling of requests: bodies are read and parsed, work is done by threads, and answers are JSON or Arrow."""
 
 from __future__ import annotations
 

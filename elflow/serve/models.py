@@ -1,4 +1,4 @@
-"""Models that the service answers for, by name, and what it says about them."""
+"""Served models by name, and their descriptions."""
 
 from __future__ import annotations
 

@@ -36,6 +36,10 @@ MAX_CONNECTIONS = 512
 """Least limit of connections of a process: half of the files that a process may usually have open."""
 ENDING = (signal.SIGTERM, signal.SIGINT)
 """Signals that end the service."""
+KEEP_ALIVE_SECONDS = 65
+"""Seconds after which an idle connection is closed."""
+BACKLOG = 2048
+"""Number of connections that may wait to be accepted."""
 RESTART_SECONDS = 1.0
 """Minimum time between two starts of a worker."""
 log = logging.getLogger("elflow.serve")
@@ -132,8 +136,8 @@ def run(models: Sequence[ServedModel], settings: Settings, on_ready: Callable[[s
             http=HttpProtocol,
             ws="none",
             timeout_graceful_shutdown=settings.grace_seconds,
-            timeout_keep_alive=65,
-            backlog=2048,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            backlog=BACKLOG,
             limit_concurrency=settings.max_connections,
         )
         uvicorn.Server(config).run(sockets=[listener])
@@ -154,11 +158,9 @@ def _listen(settings: Settings) -> socket.socket:
         listener.bind((settings.host, settings.port))
     except OSError as error:
         listener.close()
-        raise OSError(
-            error.errno, f"host and port must be free addresses of this machine ({error.strerror})",
-            f"{settings.host}:{settings.port}",
-        ) from None  # fmt: skip
-    listener.listen(2048)
+        reason = f"host and port must be free addresses of this machine ({error.strerror})"
+        raise OSError(error.errno, reason, f"{settings.host}:{settings.port}") from None
+    listener.listen(BACKLOG)
     listener.set_inheritable(True)
     return listener
 

@@ -1,4 +1,4 @@
-"""Densities inside of other estimators: a copy of the density to fit, its columns, and weights of rows."""
+"""Densities inside other estimators: a copy of the density to fit, its columns, and weights of rows."""
 
 from __future__ import annotations
 

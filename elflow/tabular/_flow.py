@@ -222,7 +222,7 @@ def _score_block(model: Dequantized, rows: Rows, noise: Tensor | None) -> Tensor
 
 
 def _score_compiled(model: Dequantized, compiled: CompiledDensity, rows: Rows, noise: Tensor | None) -> Tensor:
-    """The same by the native kernel, for which the points of a row are next to each other."""
+    """Bounds of N rows by the native kernel, for which the points of a row are next to each other."""
     x, c = rows.x, rows.context
     if noise is not None:
         x = Cells(*(part.unsqueeze(1) for part in x))

@@ -1,4 +1,4 @@
-"""Text on one line."""
+"""Shortening of text to one line."""
 
 from __future__ import annotations
 

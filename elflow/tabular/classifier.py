@@ -12,12 +12,12 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_y, _num_samples, check_is_fitted
 
-from elflow.tabular._anomaly import rank_log_density, summarize_log_density
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._clones import check_weights, clone_density, copy_features
-from elflow.tabular._split import Split
 from elflow.tabular.estimator import FlowDensity
+from elflow.tabular.fitting._split import Split
 from elflow.tabular.frames import Table, as_frame, as_plain_array
+from elflow.tabular.queries._anomaly import rank_log_density, summarize_log_density
 from elflow.tabular.schema import MAX_ONE_HOT
 
 __all__ = ["FlowClassifier"]

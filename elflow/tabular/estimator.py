@@ -19,16 +19,6 @@ from elflow._checks import warn_user
 from elflow._model_file import ModelFile
 from elflow.flows.mixture import FlowMixture
 from elflow.io import TableStream
-from elflow.tabular._anomaly import summarize_log_density
-from elflow.tabular._blocks import as_stream
-from elflow.tabular._conditional_queries import ConditionalQueries
-from elflow.tabular._config import get_config
-from elflow.tabular._defaults import check_parameters, resolve_settings
-from elflow.tabular._density_file import read_density, write_density
-from elflow.tabular._drift_queries import DriftQueries, count_held_out
-from elflow.tabular._encoded import EncodedTable
-from elflow.tabular._explanations import ExplanationQueries
-from elflow.tabular._fit_data import FittedTables, choose_rows_file
 from elflow.tabular._flow import (
     N_DRAWS,
     build_model,
@@ -38,15 +28,25 @@ from elflow.tabular._flow import (
     stack_members,
     to_single,
 )
-from elflow.tabular._imputation import ImputationQueries
-from elflow.tabular._kinds import Declaration
-from elflow.tabular._known_scores import score_fixed_rows
-from elflow.tabular._memorization_queries import MemorizationQueries
-from elflow.tabular._row_hashes import RowHashes
-from elflow.tabular._row_queries import RowQueries
-from elflow.tabular._sample_queries import SampleQueries
-from elflow.tabular._subset_queries import SubsetQueries
+from elflow.tabular.columns._kinds import Declaration
+from elflow.tabular.drift._queries import DriftQueries, count_held_out
+from elflow.tabular.fitting._blocks import as_stream
+from elflow.tabular.fitting._data import FittedTables, choose_rows_file
+from elflow.tabular.fitting._defaults import check_parameters, resolve_settings
+from elflow.tabular.fitting._encoded import EncodedTable
+from elflow.tabular.fitting._row_hashes import RowHashes
 from elflow.tabular.frames import ContextTable, Table, digest
+from elflow.tabular.memorization._queries import MemorizationQueries
+from elflow.tabular.queries._anomaly import summarize_log_density
+from elflow.tabular.queries._conditional_queries import ConditionalQueries
+from elflow.tabular.queries._explanation_queries import ExplanationQueries
+from elflow.tabular.queries._imputation_queries import ImputationQueries
+from elflow.tabular.queries._row_queries import RowQueries
+from elflow.tabular.queries._sample_queries import SampleQueries
+from elflow.tabular.queries._subset_queries import SubsetQueries
+from elflow.tabular.saving._config import get_config
+from elflow.tabular.saving._density_file import read_density, write_density
+from elflow.tabular.saving._known_scores import score_fixed_rows
 from elflow.training import fit, make_fabric, sharing_threads
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from elflow._checks import check_choice
 from elflow.tabular._clones import clone_density, copy_features
-from elflow.tabular._imputation import IMPUTATION_METHODS
 from elflow.tabular.estimator import FlowDensity
 from elflow.tabular.frames import Table
+from elflow.tabular.queries._imputation_queries import IMPUTATION_METHODS
 
 __all__ = ["FlowImputer"]
 

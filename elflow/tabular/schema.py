@@ -13,12 +13,12 @@ import pandas as pd
 from elflow._checks import check_choice, warn_user
 from elflow.flows.dequantization import Cells
 from elflow.tabular._arrays import FloatArray, IntArray
-from elflow.tabular._identifiers import is_identifier
-from elflow.tabular._kinds import Declaration, check_objects, describe_dates_as_text, holds_dates_as_text
-from elflow.tabular._survey import Survey
 from elflow.tabular._text import shorten
-from elflow.tabular._values import Values, as_values, find_missing
 from elflow.tabular.columns import Column
+from elflow.tabular.columns._identifiers import is_identifier
+from elflow.tabular.columns._kinds import Declaration, check_objects, describe_dates_as_text, holds_dates_as_text
+from elflow.tabular.columns._survey import Survey
+from elflow.tabular.columns._values import Values, as_values, find_missing
 from elflow.tabular.frames import TABLE_KINDS, Table, as_frame, first_row, from_frame, table_kind
 
 __all__ = ["OutsideBoundsWarning", "Schema"]

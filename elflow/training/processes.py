@@ -1,4 +1,4 @@
-"""What the processes of a training share: rows, decisions, sums, and the module that is wrapped for them."""
+"""Training in several processes: shares of rows, common decisions and sums, and the module that is wrapped for them."""
 
 from __future__ import annotations
 

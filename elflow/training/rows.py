@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from elflow._checks import check_finite
 from elflow.flows.dequantization import Cells
 from elflow.kernels import has_double
 from elflow.training.permutations import Permutation
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 __all__ = ["Batch", "RowSource", "Rows", "StreamSource", "as_rows"]
 
@@ -122,7 +125,7 @@ class Rows:
         x = [*self.x] if isinstance(self.x, Cells) else [self.x]
         return [*x, self.context, self.weight, self.noise]
 
-    def update_digest(self, digest: Any) -> None:
+    def update_digest(self, digest: _Hash) -> None:
         """Add all values to a digest of hashlib."""
         parts = [*self.x] if isinstance(self.x, Cells) else [self.x]
         for part in [*parts, self.context, self.weight]:

@@ -31,13 +31,13 @@ class RowMaps(Protocol):
     """Increasing maps of images, computed row by row. States are tensors `(N, width, size)`."""
 
     def make_empty(self, n: int) -> tuple[Tensor, ...]:
-        """What the first row of n images needs of the rows above."""
+        """State of the rows above the first row of n images."""
 
     def append(self, above: tuple[Tensor, ...], state: Tensor) -> tuple[Tensor, ...]:
-        """What the next row needs, from what this row needed and the state that it leaves."""
+        """State of the rows above the next row, from that above this row and the state of this row."""
 
     def prepare(self, i: int, above: tuple[Tensor, ...], context: Tensor | None) -> tuple[Tensor, ...]:
-        """What all evaluations of row i have in common."""
+        """Results that all evaluations of row i share."""
 
     def compute(self, x: Tensor, ready: tuple[Tensor, ...], state: Tensor | None, start: int) -> tuple[Maps, Tensor]:
         """The maps of a row from pixel `start` on and the state of these pixels, from their x, the result of `prepare`

@@ -128,7 +128,7 @@ def measure_power(settings: Record, rng: np.random.Generator) -> Record:
         for size in sizes:
             found = [density.compare(make_table(POWER_NEW, rng, change, size), level=LEVEL) for _ in repeats]
             alarms.setdefault(change, {})[f"{size:g}"] = sum(one.has_drift for one in found)
-            named.setdefault(change, {})[f"{size:g}"] = sum(_names(one, DRIFTED[change]) for one in found)
+            named.setdefault(change, {})[f"{size:g}"] = sum(_is_named(one, DRIFTED[change]) for one in found)
     record: Record = {"kind": "power", "alarms": alarms, "named": named, "repeats": len(repeats)}
     record["against"] = {
         str(n): _compare_references(density, n, len(repeats), settings["seed"], rng) for n in MODEL_ROWS
@@ -136,7 +136,7 @@ def measure_power(settings: Record, rng: np.random.Generator) -> Record:
     return record | {"held_out": POWER_ROWS * VALIDATION, "new": POWER_NEW}
 
 
-def _names(found: Drift, columns: tuple[str, ...]) -> bool:
+def _is_named(found: Drift, columns: tuple[str, ...]) -> bool:
     """Whether the tests that find drift include that of these columns."""
     return any(test.columns == columns for test in found.drifted)
 

@@ -39,13 +39,13 @@ def jobs(plan: Plan) -> list[Job]:
     shared = {"networks": plan.scaled(N_NETWORKS), "seed": plan.seed}
     return [
         Job(f"{isa}-{dtype}-{kind}", {"instruction_set": isa, "dtype": dtype, "kind": kind} | shared)
-        for isa in _instruction_sets()
+        for isa in _list_instruction_sets()
         for dtype in PROMISED
         for kind in testing.NETWORK_KINDS
     ]
 
 
-def _instruction_sets() -> list[str]:
+def _list_instruction_sets() -> list[str]:
     """Instruction sets of the native kernel on this machine."""
     return native.extension.instruction_sets() if native.extension else [PLAIN]
 
@@ -78,13 +78,15 @@ def _measure(settings: Record) -> Record:
     for units, share in SHARES.items():
         count = max(1, math.ceil(settings["networks"] * share / len(testing.NETWORK_KINDS)))
         total += count
-        for check, error in _largest_errors(settings["kind"], units, count, dtype, generator).items():
+        for check, error in _find_largest_errors(settings["kind"], units, count, dtype, generator).items():
             errors[check] = max(errors[check], error)
     names = ("instruction_set", "dtype", "kind")
     return {name: settings[name] for name in names} | {"networks": total, "errors": errors}
 
 
-def _largest_errors(kind: str, units: int, count: int, dtype: torch.dtype, generator: Generator) -> dict[str, float]:
+def _find_largest_errors(
+    kind: str, units: int, count: int, dtype: torch.dtype, generator: Generator
+) -> dict[str, float]:
     errors = {"lipschitz": 0.0, "dense search": -math.inf, "inverse": 0.0}
     block = max(1, min(count, 2**17 // units))
     for start in range(0, count, block):
@@ -111,7 +113,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     for dtype, promised in PROMISED.items():
         some = [record for record in records.values() if record["dtype"] == dtype]
         rows = [
-            [isa, f"{sum(r['networks'] for r in own):,}", *(f"{_largest(own, check):.1e}" for check in promised)]
+            [isa, f"{sum(r['networks'] for r in own):,}", *(f"{_find_largest(own, check):.1e}" for check in promised)]
             for isa in dict.fromkeys(r["instruction_set"] for r in some)
             for own in [[r for r in some if r["instruction_set"] == isa]]
         ]
@@ -133,7 +135,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     return Report(text, tables, failures=failures)
 
 
-def _largest(records: list[Record], check: str) -> float:
+def _find_largest(records: list[Record], check: str) -> float:
     return max(record["errors"][check] for record in records)
 
 

@@ -143,7 +143,9 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
             "that of the last run if training was resumed."
         )
         tables.append(Table(title, columns, [_make_row(record) for record in ranked], note))
-        sentences.append(f"On {title}, {_title(ranked[0])} is best, with {ranked[0]['bits']:.3f} bits per dimension.")
+        sentences.append(
+            f"On {title}, {_make_title(ranked[0])} is best, with {ranked[0]['bits']:.3f} bits per dimension."
+        )
         trained = [record for record in runs.values() if "curve" in record]
         if trained:
             _draw_curves(folder / f"{name}-curves.png", title, trained)
@@ -152,11 +154,11 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
             samples = folder / "jobs" / key / "samples.png"
             if samples.is_file():
                 (folder / f"{key}.png").write_bytes(samples.read_bytes())
-                pictures[f"{key}.png"] = f"{title}: samples of {_title(record)}."
+                pictures[f"{key}.png"] = f"{title}: samples of {_make_title(record)}."
     return Report(" ".join(sentences), tables, pictures)
 
 
-def _title(record: Record) -> str:
+def _make_title(record: Record) -> str:
     return MODELS.get(record["model"], "histogram of each pixel")
 
 
@@ -165,7 +167,7 @@ def _make_row(record: Record) -> list[str]:
     if "curve" in record:
         sizes = [f"{record['parameters']:,}", f"{record['steps']:,}", str(record["batch_size"])]
         sizes += [format_duration(record["training_seconds"]), format_duration(record["training_cpu"])]
-    return [_title(record), f"{record['bits']:.4f} ± {record['error']:.4f}", *sizes]
+    return [_make_title(record), f"{record['bits']:.4f} ± {record['error']:.4f}", *sizes]
 
 
 def _draw_curves(path: Path, title: str, runs: list[Record]) -> None:
@@ -173,7 +175,7 @@ def _draw_curves(path: Path, title: str, runs: list[Record]) -> None:
         for record in runs:
             steps, seconds, bits = zip(*record["curve"], strict=True)
             for place, x in ((axes[0, 0], [s / 60 for s in seconds]), (axes[0, 1], steps)):
-                place.plot(x, bits, color=COLORS[record["model"]], label=_title(record))
+                place.plot(x, bits, color=COLORS[record["model"]], label=_make_title(record))
         axes[0, 0].set(xlabel="minutes", ylabel="validation bits per dimension", title=title)
         axes[0, 1].set(xlabel="steps")
         axes[0, 1].legend(frameon=False)

@@ -53,7 +53,10 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         "differences": _find_differences(samples, real),
         "auc": aucs | {"points_lost": 100 * (aucs["real"] - aucs["samples"])},
         "total_variation": {
-            c: {"samples": _total_variation(samples[c], real[c]), "test_rows": _total_variation(test[c], real[c])}
+            c: {
+                "samples": _measure_total_variation(samples[c], real[c]),
+                "test_rows": _measure_total_variation(test[c], real[c]),
+            }
             for c in real.columns
         },
         "missing": {
@@ -85,7 +88,7 @@ def _find_differences(samples: pd.DataFrame, real: pd.DataFrame) -> dict[str, An
     return {name: value for name, value in differences.items() if value}
 
 
-def _total_variation(a: pd.Series, b: pd.Series) -> float:
+def _measure_total_variation(a: pd.Series, b: pd.Series) -> float:
     """Total variation distance of two columns; numbers of many values are binned, missing is a value."""
     if pd.api.types.is_numeric_dtype(b) and b.nunique() > 100:
         shares = np.linspace(0, 1, N_BINS + 1)[1:-1]

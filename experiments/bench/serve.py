@@ -188,62 +188,74 @@ def measure_siege(server: Server, density: elflow.FlowDensity, table: pd.DataFra
 
 
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
-    tables, failures, text = [], [], []
+    parts = []
     if "load" in records:
-        rows = []
-        for case in records["load"]["cases"]:
-            rate, p99 = case["requests_per_second"], case["p99"]
-            rows.append(
-                [
-                    f"{case['rows']:,}",
-                    str(case["connections"]),
-                    f"{rate:,.0f}",
-                    f"{rate * case['rows']:,.0f}",
-                    f"{1e3 * case['p50']:.1f}",
-                    f"{1e3 * p99:.1f}",
-                    f"{1e3 * case['cpu_per_request']:.2f}",
-                    f"{1e3 * case['in_process_cpu']:.2f}",
-                    f"{1e3 * case['in_process']:.1f}",
-                    str(case["refused"]),
-                    str(case["wrong"]),
-                ]
-            )
-            if case["wrong"]:
-                failures.append(f"{case['wrong']} wrong answers over {case['connections']} connections")
-            if case["rows"] == 1 and case["connections"] == 8:
-                text.append(f"Single rows over 8 connections: {rate:,.0f} requests a second, p99 {1e3 * p99:.0f} ms.")
-                if rate < MIN_RATE or p99 > MAX_P99:
-                    goal = f"{MIN_RATE:.0f} a second and p99 below {1e3 * MAX_P99:.0f} ms"
-                    failures.append(f"single rows over 8 connections: the goal is {goal}")
-        headings = ["rows", "connections", "requests/s", "rows/s", "p50, ms", "p99, ms"]
-        headings += ["CPU of the service, ms/request", "CPU of one call in-process, ms", "one call in-process, ms"]
-        before, after = records["load"]["load_average"]
-        note = (
-            f"{N_WORKERS} workers with one thread each; the clients are on the same machine, whose load average was "
-            f"{before:.1f} before the measurement, and {after:.1f} after it, with service and clients."
-        )
-        tables.append(Table("POST /score under load", [*headings, "refused", "wrong"], rows, note))
+        parts.append(_report_load(records["load"]))
     if "siege" in records:
-        record = records["siege"]
-        memory = record["memory_mib"]
-        growth = memory["last_quarter"] / memory["second_quarter"] - 1
-        outcomes: Counter[str] = Counter(record["outcomes"])
-        rows = [[key, f"{count:,}"] for key, count in outcomes.items()]
-        text.append(
-            f"{record['settings']['seconds']:.0f} seconds of mixed requests, {record['requests_per_second']:.0f} a "
-            f"second; memory of all workers {memory['second_quarter']:.0f} MiB in the second quarter and "
-            f"{memory['last_quarter']:.0f} MiB in the last ({100 * growth:+.1f} %)."
+        parts.append(_report_siege(records["siege"]))
+    return Report(
+        "\n\n".join(part.text for part in parts if part.text),
+        [table for part in parts for table in part.tables],
+        failures=[failure for part in parts for failure in part.failures],
+    )
+
+
+def _report_load(record: Record) -> Report:
+    """Rates and times of answers under load."""
+    rows, text, failures = [], [], []
+    for case in record["cases"]:
+        rate, p99 = case["requests_per_second"], case["p99"]
+        rows.append(
+            [
+                f"{case['rows']:,}",
+                str(case["connections"]),
+                f"{rate:,.0f}",
+                f"{rate * case['rows']:,.0f}",
+                f"{1e3 * case['p50']:.1f}",
+                f"{1e3 * p99:.1f}",
+                f"{1e3 * case['cpu_per_request']:.2f}",
+                f"{1e3 * case['in_process_cpu']:.2f}",
+                f"{1e3 * case['in_process']:.1f}",
+                str(case["refused"]),
+                str(case["wrong"]),
+            ]
         )
-        wrong = sum(count for key, count in outcomes.items() if key.split(": ")[1] not in ("right", "refused", "lost"))
-        failures += [f"{wrong} requests of the siege had a wrong answer"] if wrong else []
-        failures += [f"memory grew by {100 * growth:.1f} %"] if growth > MAX_GROWTH else []
-        if record["workers_at_the_end"] != record["settings"]["workers"]:
-            failures.append(f"{record['workers_at_the_end']} workers were left at the end")
-        note = (
-            "One worker was killed in the middle; `lost` requests were under way in it, or their connection was reset."
-        )
-        tables.append(Table("Outcomes of a siege", ["request: outcome", "number"], rows, note))
-    return Report("\n\n".join(text), tables, failures=failures)
+        if case["wrong"]:
+            failures.append(f"{case['wrong']} wrong answers over {case['connections']} connections")
+        if case["rows"] == 1 and case["connections"] == 8:
+            text.append(f"Single rows over 8 connections: {rate:,.0f} requests a second, p99 {1e3 * p99:.0f} ms.")
+            if rate < MIN_RATE or p99 > MAX_P99:
+                goal = f"{MIN_RATE:.0f} a second and p99 below {1e3 * MAX_P99:.0f} ms"
+                failures.append(f"single rows over 8 connections: the goal is {goal}")
+    headings = ["rows", "connections", "requests/s", "rows/s", "p50, ms", "p99, ms"]
+    headings += ["CPU of the service, ms/request", "CPU of one call in-process, ms", "one call in-process, ms"]
+    before, after = record["load_average"]
+    note = (
+        f"{N_WORKERS} workers with one thread each; the clients are on the same machine, whose load average was "
+        f"{before:.1f} before the measurement, and {after:.1f} after it, with service and clients."
+    )
+    table = Table("POST /score under load", [*headings, "refused", "wrong"], rows, note)
+    return Report("\n\n".join(text), [table], failures=failures)
+
+
+def _report_siege(record: Record) -> Report:
+    """Outcomes of good, bad and hostile requests, and the growth of memory."""
+    memory = record["memory_mib"]
+    growth = memory["last_quarter"] / memory["second_quarter"] - 1
+    outcomes: Counter[str] = Counter(record["outcomes"])
+    text = (
+        f"{record['settings']['seconds']:.0f} seconds of mixed requests, {record['requests_per_second']:.0f} a "
+        f"second; memory of all workers {memory['second_quarter']:.0f} MiB in the second quarter and "
+        f"{memory['last_quarter']:.0f} MiB in the last ({100 * growth:+.1f} %)."
+    )
+    wrong = sum(count for key, count in outcomes.items() if key.split(": ")[1] not in ("right", "refused", "lost"))
+    failures = [f"{wrong} requests of the siege had a wrong answer"] if wrong else []
+    failures += [f"memory grew by {100 * growth:.1f} %"] if growth > MAX_GROWTH else []
+    if record["workers_at_the_end"] != record["settings"]["workers"]:
+        failures.append(f"{record['workers_at_the_end']} workers were left at the end")
+    note = "One worker was killed in the middle; `lost` requests were under way in it, or their connection was reset."
+    rows = [[key, f"{count:,}"] for key, count in outcomes.items()]
+    return Report(text, [Table("Outcomes of a siege", ["request: outcome", "number"], rows, note)], failures=failures)
 
 
 EXPERIMENT = Experiment(

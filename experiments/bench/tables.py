@@ -8,7 +8,7 @@ validation counts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +181,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     return Report(_describe(leads), tables)
 
 
-def _format(mean: Any, error: Any) -> str:
+def _format(mean: float | None, error: float | None) -> str:
     return "" if mean is None or np.isnan(mean) else f"{mean:.3f} ± {error:.3f}"
 
 
@@ -191,7 +191,7 @@ def _format_costs(columns: pd.Series, model: str) -> str:
     return f"{columns['fit_seconds', model]:.0f} s, {columns['parameters', model]:,.0f}"
 
 
-def _compare(name: str, other: str, seeds: Any, folder: Path) -> list[str]:
+def _compare(name: str, other: str, seeds: Iterable[int], folder: Path) -> list[str]:
     """Paired differences of ELF and another model on the test rows of each seed."""
     cells = []
     for seed in seeds:

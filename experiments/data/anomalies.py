@@ -72,7 +72,7 @@ def swap_cells(frame: pd.DataFrame, share: float, rng: Rng) -> pd.DataFrame:
     return swapped
 
 
-def _of_classes(load: Callable[..., object], rare: int) -> Generate:
+def _make_of_classes(load: Callable[..., object], rare: int) -> Generate:
     """A table of scikit-learn with one class as the anomalies."""
 
     def generate(plan: Plan, seed: int, rng: Rng) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -83,7 +83,7 @@ def _of_classes(load: Callable[..., object], rare: int) -> Generate:
     return generate
 
 
-def _swapped(name: str, share: float) -> Generate:
+def _make_swapped(name: str, share: float) -> Generate:
     """A generated table, and rows of it with cells of other rows."""
 
     def generate(plan: Plan, seed: int, rng: Rng) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -93,7 +93,7 @@ def _swapped(name: str, share: float) -> Generate:
     return generate
 
 
-def _scattered(name: str) -> Generate:
+def _make_scattered(name: str) -> Generate:
     """A generated table of numbers, and points spread evenly over its range."""
 
     def generate(plan: Plan, seed: int, rng: Rng) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -105,7 +105,7 @@ def _scattered(name: str) -> Generate:
     return generate
 
 
-def _of_file_classes(name: str, labels: str, rare: int) -> Generate:
+def _make_of_file_classes(name: str, labels: str, rare: int) -> Generate:
     """A table of a data folder with one class as the anomalies."""
 
     def generate(plan: Plan, seed: int, rng: Rng) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -120,26 +120,26 @@ def _of_file_classes(name: str, labels: str, rare: int) -> Generate:
     return generate
 
 
-def _swapped_adult(plan: Plan, seed: int, rng: Rng) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _make_swapped_adult(plan: Plan, seed: int, rng: Rng) -> tuple[pd.DataFrame, pd.DataFrame]:
     training, test = (part.dropna() for part in load_table(plan, "adult", seed))
     return training, swap_cells(test, 0.3, rng)
 
 
 FILE_TABLES: dict[str, Generate] = {
-    "magic": _of_file_classes("magic", "y", 0),
-    "wine-red": _of_file_classes("wine", "is_white", 0),
-    "adult-swapped": _swapped_adult,
+    "magic": _make_of_file_classes("magic", "y", 0),
+    "wine-red": _make_of_file_classes("wine", "is_white", 0),
+    "adult-swapped": _make_swapped_adult,
 }
 ANOMALY_TABLES: dict[str, Generate] = {
-    "breast-cancer": _of_classes(datasets.load_breast_cancer, 0),
-    "cultivars": _of_classes(datasets.load_wine, 0),
-    "digits-4": _of_classes(datasets.load_digits, 4),
-    "digits-9": _of_classes(datasets.load_digits, 9),
-    "ring": _scattered("ring"),
-    "clusters": _scattered("clusters"),
-    "factors-swapped": _swapped("factor-0.3", 0.1),
-    "nonlinear-swapped": _swapped("nonlinear", 0.4),
-    "categories-swapped": _swapped("categories", 0.34),
+    "breast-cancer": _make_of_classes(datasets.load_breast_cancer, 0),
+    "cultivars": _make_of_classes(datasets.load_wine, 0),
+    "digits-4": _make_of_classes(datasets.load_digits, 4),
+    "digits-9": _make_of_classes(datasets.load_digits, 9),
+    "ring": _make_scattered("ring"),
+    "clusters": _make_scattered("clusters"),
+    "factors-swapped": _make_swapped("factor-0.3", 0.1),
+    "nonlinear-swapped": _make_swapped("nonlinear", 0.4),
+    "categories-swapped": _make_swapped("categories", 0.34),
     **FILE_TABLES,
 }
 """Generators by name. Those at the end need a data folder."""

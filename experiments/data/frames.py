@@ -116,79 +116,79 @@ def read_frame(path: Path) -> dict[str, np.ndarray]:
     with path.open("rb") as stream, reading(path):
         frame = _FrameUnpickler(stream, encoding="bytes").load()
         if not isinstance(frame, _Frame):
-            raise ValueError(f"it must hold a pandas DataFrame, got {_kind(frame)}")
-        return _columns(frame)
+            raise ValueError(f"it must hold a pandas DataFrame, got {_name_kind(frame)}")
+        return _read_columns(frame)
 
 
-def _columns(frame: _Frame) -> dict[str, np.ndarray]:
-    parts = _by_text(frame.state)
+def _read_columns(frame: _Frame) -> dict[str, np.ndarray]:
+    parts = _decode_keys(frame.state)
     manager = parts.get("_mgr", parts.get("_data"))
     if not isinstance(manager, _Manager):
-        raise ValueError(f"its DataFrame must be of a BlockManager, got {_kind(manager)}")
+        raise ValueError(f"its DataFrame must be of a BlockManager, got {_name_kind(manager)}")
     if manager.args:
         blocks, axes = manager.args
         pairs = [block.args[:2] for block in blocks]
     else:  # after three older layouts, a dictionary by the pandas version that introduced the layout
-        newest = _by_text(_by_text(manager.state[3])["0.14.1"])
+        newest = _decode_keys(_decode_keys(manager.state[3])["0.14.1"])
         axes = newest["axes"]
-        pairs = [(block["values"], block["mgr_locs"]) for block in map(_by_text, newest["blocks"])]
-    names = _names(axes[0])
+        pairs = [(block["values"], block["mgr_locs"]) for block in map(_decode_keys, newest["blocks"])]
+    names = _read_names(axes[0])
     columns: dict[int, np.ndarray] = {}
     for values, places in pairs:
-        where = range(len(names))[slice(*places.args)] if isinstance(places, _Slice) else _array(places).tolist()
-        columns.update(zip(where, _array(values), strict=True))
+        where = range(len(names))[slice(*places.args)] if isinstance(places, _Slice) else _build_array(places).tolist()
+        columns.update(zip(where, _build_array(values), strict=True))
     if len(set(names)) != len(names) or sorted(columns) != list(range(len(names))):
         raise ValueError(f"it must have one column for each name, got {len(columns)} for {join_names(names)}")
     return {name: columns[i] for i, name in enumerate(names)}
 
 
-def _kind(value: Any) -> str:
+def _name_kind(value: Any) -> str:
     """The kind of an object, for an error message."""
     return "an array" if type(value) in (Inert, _FromBuffer) else type(value).__name__.lstrip("_")
 
 
-def _by_text(parts: Mapping[str | bytes, Any]) -> dict[str, Any]:
+def _decode_keys(parts: Mapping[str | bytes, Any]) -> dict[str, Any]:
     """A dictionary with string keys: Python 2 wrote them as bytes."""
-    return {_text(key): value for key, value in parts.items()}
+    return {_decode_text(key): value for key, value in parts.items()}
 
 
-def _text(value: Any) -> str:
+def _decode_text(value: Any) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
-def _bytes(value: Any) -> bytes | bytearray:
+def _unwrap_bytes(value: Any) -> bytes | bytearray:
     while isinstance(value, _Wrapped):
         (value,) = value.args
     if not isinstance(value, bytes | bytearray):
-        raise ValueError(f"its arrays must be of bytes, got {_kind(value)}")
+        raise ValueError(f"its arrays must be of bytes, got {_name_kind(value)}")
     return value
 
 
-def _parts_of_array(inert: Inert) -> tuple[str, Any, Any, bool]:
+def _split_array(inert: Inert) -> tuple[str, Any, Any, bool]:
     """The dtype, the data, the shape, and whether the order is that of Fortran."""
     if isinstance(inert, _FromBuffer):
         data, dtype, shape, order = inert.args
         by_column = order == "F"
     elif type(inert) is not Inert:
-        raise ValueError(f"its columns must be of numbers, got {_kind(inert)}")
+        raise ValueError(f"its columns must be of numbers, got {_name_kind(inert)}")
     else:
         _, shape, dtype, by_column, data = inert.state
-    return _text(dtype.state[1]) + _text(dtype.args[0]), data, shape, by_column
+    return _decode_text(dtype.state[1]) + _decode_text(dtype.args[0]), data, shape, by_column
 
 
-def _array(inert: Inert) -> np.ndarray:
+def _build_array(inert: Inert) -> np.ndarray:
     """The array of numbers that a pickle describes."""
-    kind, data, shape, by_column = _parts_of_array(inert)
+    kind, data, shape, by_column = _split_array(inert)
     if not re.fullmatch(r"[<>|][fiu][1248]", kind):
         raise ValueError(f"its columns must be of numbers, got {kind!r}")
-    return np.frombuffer(_bytes(data), kind).reshape(shape, order="F" if by_column else "C")
+    return np.frombuffer(_unwrap_bytes(data), kind).reshape(shape, order="F" if by_column else "C")
 
 
-def _names(index: Inert) -> list[str]:
+def _read_names(index: Inert) -> list[str]:
     """The names along an axis."""
     if not isinstance(index, _Index):
-        raise ValueError(f"its columns must have an Index, got {_kind(index)}")
-    parts = _by_text(index.args[1])
+        raise ValueError(f"its columns must have an Index, got {_name_kind(index)}")
+    parts = _decode_keys(index.args[1])
     if "data" not in parts:
         places = range(parts["start"], parts["stop"], parts["step"])
         if len(places) > MAX_COLUMNS:
@@ -196,26 +196,28 @@ def _names(index: Inert) -> list[str]:
         return [str(i) for i in places]
     data = parts["data"]
     if isinstance(data, _ArrowTexts):
-        return _arrow_texts(_by_text(data.state)["_pa_array"])
+        return _read_arrow_texts(_decode_keys(data.state)["_pa_array"])
     if isinstance(data, _Texts):
         data = data.state[1]
-    kind, items, _, _ = _parts_of_array(data)
-    return [_text(item) for item in (_objects(items) if kind.startswith("|O") else _array(data).tolist())]
+    kind, items, _, _ = _split_array(data)
+    return [
+        _decode_text(item) for item in (_check_texts(items) if kind.startswith("|O") else _build_array(data).tolist())
+    ]
 
 
-def _objects(items: Any) -> Iterable[str | bytes]:
+def _check_texts(items: Any) -> Iterable[str | bytes]:
     if not isinstance(items, list) or not all(isinstance(item, str | bytes) for item in items):
         raise ValueError("the names of its columns must be texts")
     return items
 
 
-def _arrow_texts(array: Inert) -> list[str]:
+def _read_arrow_texts(array: Inert) -> list[str]:
     if isinstance(array, _ArrowChunks):
-        return [name for chunk in array.args[0] for name in _arrow_texts(chunk)]
+        return [name for chunk in array.args[0] for name in _read_arrow_texts(chunk)]
     kind, length, nulls, offset, (_, places, texts), *_ = array.args[0]
     width = {"string": "<i4", "large_string": "<i8"}.get(kind.args[0])
     if width is None or nulls:
         raise ValueError(f"the names of its columns must be texts, got {kind.args[0]!r} with {nulls} missing")
-    bounds = np.frombuffer(_bytes(places), width)[offset : offset + length + 1].tolist()
-    data = bytes(_bytes(texts))
+    bounds = np.frombuffer(_unwrap_bytes(places), width)[offset : offset + length + 1].tolist()
+    data = bytes(_unwrap_bytes(texts))
     return [data[start:stop].decode() for start, stop in pairwise(bounds)]

@@ -56,7 +56,7 @@ def _name_columns(x: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
 
 
-def _factor(noise: float, decimals: int | None = None) -> Generate:
+def _make_factor(noise: float, decimals: int | None = None) -> Generate:
     """Twenty columns of five factors and noise, rounded or not."""
 
     def generate(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
@@ -70,7 +70,7 @@ def _factor(noise: float, decimals: int | None = None) -> Generate:
     return generate
 
 
-def _nearly_gaussian(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_nearly_gaussian(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     """Two overlapping Gaussians in twenty columns."""
     fixed = np.random.default_rng(1)
     matrix, mean = 0.3 * fixed.normal(size=(20, 20)) + np.eye(20), 0.8 * fixed.normal(size=20)
@@ -82,25 +82,25 @@ def _nearly_gaussian(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]
     return _name_columns(x), lambda test: np.logaddexp(first.logpdf(test), second.logpdf(test)) - np.log(2)
 
 
-def _heavy_tails(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_heavy_tails(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     """Five columns that share a random scale: Student's t with three degrees of freedom."""
     scale = np.sqrt(3 / rng.chisquare(3, size=(n, 1)))
     return _name_columns(scale * rng.normal(size=(n, 5))), None
 
 
-def _skewed(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_skewed(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     """Products of lognormal columns."""
     a, b = rng.lognormal(0, 1, n), rng.gamma(2, 1, n)
     return pd.DataFrame({"a": a, "b": b, "product": a * b * rng.lognormal(0, 0.2, n)}), None
 
 
-def _zero_inflated(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_zero_inflated(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     rate = rng.normal(size=n)
     amount = np.where(rng.random(n) < 1 / (1 + np.exp(rate)), 0.0, rng.lognormal(rate, 0.5))
     return pd.DataFrame({"rate": rate, "amount": amount, "other": rate + rng.normal(size=n)}), None
 
 
-def _clusters(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_clusters(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     """Six narrow clusters far apart in four columns."""
     centres = 20 * np.random.default_rng(2).normal(size=(6, 4))
     x = centres[rng.integers(6, size=n)] + 0.5 * rng.normal(size=(n, 4))
@@ -112,29 +112,29 @@ def _clusters(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     return _name_columns(x), log_density
 
 
-def _ring(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_ring(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     angle, radius = rng.uniform(0, 2 * np.pi, n), 1 + 0.05 * rng.normal(size=n)
     return _name_columns(np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)), None
 
 
-def _lattice(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_lattice(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     """Points near a lattice of 25 nodes, and their sum."""
     x = rng.integers(-2, 3, size=(n, 2)) + 0.08 * rng.normal(size=(n, 2))
     return pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "sum": x.sum(1) + 0.3 * rng.normal(size=n)}), None
 
 
-def _bounded(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_bounded(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     """Shares that add up to less than one."""
     shares = rng.dirichlet([0.7, 1.5, 3.0, 2.0], n)
     return _name_columns(shares[:, :3]), None
 
 
-def _counts(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_counts(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     rate = rng.gamma(2, 2, n)
     return pd.DataFrame({"a": rng.poisson(rate), "b": rng.poisson(3 * rate), "c": rng.binomial(10, 0.3, n)}), None
 
 
-def _categories(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_categories(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     """A category that decides about everything else."""
     k = rng.integers(4, size=n)
     x = np.array([-6.0, -2.0, 2.0, 6.0])[k] + np.array([0.1, 1.0, 0.3, 2.0])[k] * rng.normal(size=n)
@@ -142,7 +142,7 @@ def _categories(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     return pd.DataFrame({"kind": np.array(list("abcd"))[k], "x": x, "flag": flag}), None
 
 
-def _wide(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_wide(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     """Forty columns of an autoregressive process."""
     x = rng.normal(size=(n, 40))
     for j in range(1, 40):
@@ -151,14 +151,14 @@ def _wide(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     return _name_columns(x), multivariate_normal(np.zeros(40), covariance).logpdf
 
 
-def _time_series(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_time_series(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     """Lags of a random walk with changing volatility: columns that are nearly collinear."""
     volatility = np.exp(0.5 * rng.normal(size=(n, 1)))
     steps = 0.02 * volatility * rng.normal(size=(n, 8))
     return _name_columns(5 + rng.normal(size=(n, 1)) + steps.cumsum(1)), None
 
 
-def _nonlinear(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+def _make_nonlinear(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     """A chain of nonlinear regressions with noise that depends on the column before."""
     columns = [rng.normal(size=n)]
     for _ in range(4):
@@ -167,7 +167,7 @@ def _nonlinear(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     return _name_columns(np.stack(columns, 1)), None
 
 
-def _of_sklearn(load: Callable[..., object]) -> Generate:
+def _make_of_sklearn(load: Callable[..., object]) -> Generate:
     def generate(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
         frame: pd.DataFrame = load(as_frame=True).data  # type: ignore[attr-defined]
         return frame, None
@@ -176,31 +176,31 @@ def _of_sklearn(load: Callable[..., object]) -> Generate:
 
 
 SMALL_TABLES: dict[str, tuple[int, Generate]] = {
-    "factor-0.3": (5_000, _factor(0.3)),
-    "factor-0.1": (5_000, _factor(0.1)),
-    "factor-0.03": (5_000, _factor(0.03)),
-    "factor-0.1-integers": (5_000, _factor(0.1, 0)),
-    "factor-0.1-1-decimal": (5_000, _factor(0.1, 1)),
-    "factor-0.1-2-decimals": (5_000, _factor(0.1, 2)),
-    "factor-0.1-3-decimals": (5_000, _factor(0.1, 3)),
-    "nearly-gaussian-500": (500, _nearly_gaussian),
-    "nearly-gaussian-2000": (2_000, _nearly_gaussian),
-    "nearly-gaussian-6000": (6_000, _nearly_gaussian),
-    "heavy-tails": (3_000, _heavy_tails),
-    "skewed": (3_000, _skewed),
-    "zero-inflated": (3_000, _zero_inflated),
-    "clusters": (3_000, _clusters),
-    "ring": (3_000, _ring),
-    "lattice": (3_000, _lattice),
-    "bounded": (3_000, _bounded),
-    "counts": (3_000, _counts),
-    "categories": (3_000, _categories),
-    "wide": (1_000, _wide),
-    "time-series": (3_000, _time_series),
-    "nonlinear": (3_000, _nonlinear),
-    "iris": (0, _of_sklearn(datasets.load_iris)),
-    "cultivars": (0, _of_sklearn(datasets.load_wine)),
-    "breast-cancer": (0, _of_sklearn(datasets.load_breast_cancer)),
-    "diabetes": (0, _of_sklearn(datasets.load_diabetes)),
+    "factor-0.3": (5_000, _make_factor(0.3)),
+    "factor-0.1": (5_000, _make_factor(0.1)),
+    "factor-0.03": (5_000, _make_factor(0.03)),
+    "factor-0.1-integers": (5_000, _make_factor(0.1, 0)),
+    "factor-0.1-1-decimal": (5_000, _make_factor(0.1, 1)),
+    "factor-0.1-2-decimals": (5_000, _make_factor(0.1, 2)),
+    "factor-0.1-3-decimals": (5_000, _make_factor(0.1, 3)),
+    "nearly-gaussian-500": (500, _make_nearly_gaussian),
+    "nearly-gaussian-2000": (2_000, _make_nearly_gaussian),
+    "nearly-gaussian-6000": (6_000, _make_nearly_gaussian),
+    "heavy-tails": (3_000, _make_heavy_tails),
+    "skewed": (3_000, _make_skewed),
+    "zero-inflated": (3_000, _make_zero_inflated),
+    "clusters": (3_000, _make_clusters),
+    "ring": (3_000, _make_ring),
+    "lattice": (3_000, _make_lattice),
+    "bounded": (3_000, _make_bounded),
+    "counts": (3_000, _make_counts),
+    "categories": (3_000, _make_categories),
+    "wide": (1_000, _make_wide),
+    "time-series": (3_000, _make_time_series),
+    "nonlinear": (3_000, _make_nonlinear),
+    "iris": (0, _make_of_sklearn(datasets.load_iris)),
+    "cultivars": (0, _make_of_sklearn(datasets.load_wine)),
+    "breast-cancer": (0, _make_of_sklearn(datasets.load_breast_cancer)),
+    "diabetes": (0, _make_of_sklearn(datasets.load_diabetes)),
 }
 """Number of training rows and generator of each table; 0 rows for a table of scikit-learn, of which all are used."""

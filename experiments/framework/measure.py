@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from scipy.stats import linregress
 from torch import Tensor, nn
 
 from elflow import __version__
@@ -140,8 +141,5 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, floa
         >>> fit_line([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
         (1.0, 2.0, 1.0)
     """
-    a, b = torch.tensor([list(x), list(y)], dtype=torch.float64)
-    across, up = a - a.mean(), b - b.mean()
-    slope = (across @ up) / (across @ across)
-    rest = up - slope * across
-    return float(b.mean() - slope * a.mean()), float(slope), float(1 - (rest @ rest) / (up @ up))
+    line = linregress(x, y)
+    return float(line.intercept), float(line.slope), float(line.rvalue**2)

@@ -35,10 +35,12 @@ Result = dict[str, Any]
 def render_markdown(result: Result, group: Group) -> str:
     """A section of Markdown about an experiment, for a file beside its figures."""
     parts = [f"## {result['title']}", result["text"].strip(), *map(render_table, result["tables"])]
-    parts += [f"![{_one_line(caption)}]({name})\n\n{caption}" for name, caption in result["pictures"].items()]
-    for heading, lines in _gaps(result).items():
-        parts.append("\n".join([f"{heading}:", "", *(f"- {_one_line(line)}" for line in lines)]))
-    parts.append(f"`{_command(result, group)}`: {_cpu_time(result)} of CPU time. {_machine(result)}.")
+    parts += [f"![{_join_lines(caption)}]({name})\n\n{caption}" for name, caption in result["pictures"].items()]
+    for heading, lines in _list_gaps(result).items():
+        parts.append("\n".join([f"{heading}:", "", *(f"- {_join_lines(line)}" for line in lines)]))
+    parts.append(
+        f"`{_format_command(result, group)}`: {_format_cpu_time(result)} of CPU time. {_describe_machine(result)}."
+    )
     return "\n\n".join(parts) + "\n"
 
 
@@ -55,7 +57,7 @@ def render_table(table: dict[str, Any]) -> str:
     """
     sides = ["---" if wordy else "---:" for wordy in has_words(table["columns"], table["rows"])]
     lines = [table["columns"], sides, *table["rows"]]
-    rows = "\n".join(f"|{'|'.join(_piped(cell) for cell in line)}|" for line in lines)
+    rows = "\n".join(f"|{'|'.join(_format_cell(cell) for cell in line)}|" for line in lines)
     return "\n\n".join([f"### {table['title']}", rows, *([table["note"]] if table["note"] else [])])
 
 
@@ -67,11 +69,11 @@ def write_page(output: Path, group: Group) -> None:
     """
     others = sorted(path.parent.name for path in output.glob("*/result.json") if path.parent.name not in group.members)
     names = [name for name in group.members if (output / name / "result.json").exists()] + others
-    entries = {name: _entry(name, output / name, group) for name in names}
+    entries = {name: _render_entry(name, output / name, group) for name in names}
     summary = summarize(output, names)
     write_text(output / "summary.json", json.dumps(summary, indent=1) + "\n")
     absent = [name for name in group.members if name not in entries]
-    write_text(output / "index.html", _page(entries, absent, group, describe_summary(summary)))
+    write_text(output / "index.html", _render_page(entries, absent, group, describe_summary(summary)))
 
 
 def is_ours(row: Sequence[str]) -> bool:
@@ -111,13 +113,13 @@ def _is_wordy(cell: str) -> bool:
     return NUMBER.match(cell) is None or len(WORD.findall(cell)) > MAX_WORDS
 
 
-def _page(entries: dict[str, tuple[str, str]], absent: list[str], group: Group, total: str) -> str:
+def _render_page(entries: dict[str, tuple[str, str]], absent: list[str], group: Group, total: str) -> str:
     links = "".join(f'<a href="#{name}">{name}</a>' for name in entries)
     lines = "".join(line for line, _ in entries.values())
     sections = "".join(section for _, section in entries.values())
     rest = f'<p class="note">Not in this folder: {", ".join(absent)}.</p>' if absent else ""
     body = f"""<header><h1>{escape(group.title)}</h1>
-<p class="lead">{_inline(group.lead)}</p></header>
+<p class="lead">{_render_inline(group.lead)}</p></header>
 <nav aria-label="Experiments"><div>{links}</div></nav>
 <main>
 <ul class="card summary">{lines}</ul>
@@ -128,11 +130,11 @@ def _page(entries: dict[str, tuple[str, str]], absent: list[str], group: Group, 
     return render_document(group.title, body, CSS)
 
 
-def _entry(name: str, folder: Path, group: Group) -> tuple[str, str]:
+def _render_entry(name: str, folder: Path, group: Group) -> tuple[str, str]:
     """An experiment's line of the summary and its section."""
     try:
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        return _line(name, result), _section(name, result, folder, group)
+        return _render_line(name, result), _render_section(name, result, folder, group)
     except DAMAGED as error:
         why = f"<code>{name}/result.json</code> is damaged: run <code>{group.command} {name}</code> again."
         title = f'<a href="#{name}">{name}</a>'
@@ -141,45 +143,49 @@ def _entry(name: str, folder: Path, group: Group) -> tuple[str, str]:
         return line, f'{section}<p class="note">{escape(type(error).__name__)}: {escape(error)}</p></section>'
 
 
-def _line(name: str, result: Result) -> str:
+def _render_line(name: str, result: Result) -> str:
     finding = SENTENCE.split(result["text"].strip().split("\n\n")[0], maxsplit=1)[0]
-    flag = "".join(f' <span class="flag">{heading}: {len(lines)}.</span>' for heading, lines in _gaps(result).items())
+    flag = "".join(
+        f' <span class="flag">{heading}: {len(lines)}.</span>' for heading, lines in _list_gaps(result).items()
+    )
     return (
-        f'<li><a href="#{name}">{escape(result["title"])}</a><p>{_inline(finding)}{flag}</p>'
-        f'<span class="time">{_cpu_time(result)}</span></li>'
+        f'<li><a href="#{name}">{escape(result["title"])}</a><p>{_render_inline(finding)}{flag}</p>'
+        f'<span class="time">{_format_cpu_time(result)}</span></li>'
     )
 
 
-def _section(name: str, result: Result, folder: Path, group: Group) -> str:
-    tables = "".join(_table(table) for table in result["tables"])
-    pictures = "".join(_picture(folder / Path(file).name, caption) for file, caption in result["pictures"].items())
+def _render_section(name: str, result: Result, folder: Path, group: Group) -> str:
+    tables = "".join(_render_html_table(table) for table in result["tables"])
+    pictures = "".join(
+        _render_picture(folder / Path(file).name, caption) for file, caption in result["pictures"].items()
+    )
     absent = "".join(
         f'<div class="absent"><b>{heading}</b><ul>{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul></div>'
-        for heading, lines in _gaps(result).items()
+        for heading, lines in _list_gaps(result).items()
     )
     how = (
-        f'<div class="how"><p><code>{escape(_command(result, group))}</code></p>'
-        f"<p>{_cpu_time(result)} of CPU time. {escape(_machine(result))}.</p></div>"
+        f'<div class="how"><p><code>{escape(_format_command(result, group))}</code></p>'
+        f"<p>{_format_cpu_time(result)} of CPU time. {escape(_describe_machine(result))}.</p></div>"
     )
     return (
         f'<section class="card experiment" id="{name}"><h2>{escape(result["title"])}</h2>'
-        f"{_paragraphs(result['text'])}{tables}{pictures}{absent}{how}</section>"
+        f"{_render_paragraphs(result['text'])}{tables}{pictures}{absent}{how}</section>"
     )
 
 
-def _paragraphs(text: str) -> str:
+def _render_paragraphs(text: str) -> str:
     """Paragraphs and lists of Markdown as HTML."""
     parts = []
     for block in re.split(r"\n\s*\n", text.strip()):
         lines = block.splitlines()
         if all(line.startswith("- ") for line in lines):
-            parts.append("<ul>" + "".join(f"<li>{_inline(line[2:])}</li>" for line in lines) + "</ul>")
+            parts.append("<ul>" + "".join(f"<li>{_render_inline(line[2:])}</li>" for line in lines) + "</ul>")
         else:
-            parts.append(f"<p>{_inline(block)}</p>")
+            parts.append(f"<p>{_render_inline(block)}</p>")
     return "".join(parts)
 
 
-def _inline(text: str) -> str:
+def _render_inline(text: str) -> str:
     """Code, links, bold and emphasis of Markdown as HTML; everything else is escaped."""
     pieces = escape(text).split("`")
     if len(pieces) % 2 == 0:  # the last mark has no partner
@@ -193,54 +199,55 @@ def _inline(text: str) -> str:
     return "".join(pieces)
 
 
-def _table(table: dict[str, Any]) -> str:
+def _render_html_table(table: dict[str, Any]) -> str:
     sides = [' class="words"' if wordy else "" for wordy in has_words(table["columns"], table["rows"])]
-    head = "".join(f"<th{side}>{_inline(cell)}</th>" for cell, side in zip(table["columns"], sides, strict=True))
+    head = "".join(f"<th{side}>{_render_inline(cell)}</th>" for cell, side in zip(table["columns"], sides, strict=True))
     body = ""
     for row in table["rows"]:
         kind = " class=ours" if is_ours(row) else " class=published" if is_published(row) else ""
-        cells = "".join(f"<td{side}>{_inline(cell)}</td>" for cell, side in zip(row, sides, strict=True))
+        cells = "".join(f"<td{side}>{_render_inline(cell)}</td>" for cell, side in zip(row, sides, strict=True))
         body += f"<tr{kind}>{cells}</tr>"
-    note = f'<p class="note">{_inline(table["note"])}</p>' if table["note"] else ""
+    note = f'<p class="note">{_render_inline(table["note"])}</p>' if table["note"] else ""
     return (
-        f'<h3>{_inline(table["title"])}</h3><div class="scroll" tabindex="0"><table class="results">'
+        f'<h3>{_render_inline(table["title"])}</h3><div class="scroll" tabindex="0"><table class="results">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}"
     )
 
 
-def _picture(path: Path, caption: str) -> str:
+def _render_picture(path: Path, caption: str) -> str:
     try:
         data = path.read_bytes()
     except OSError:
-        return f'<div class="absent">The figure <code>{escape(path.name)}</code> is missing: {_inline(caption)}</div>'
+        file = f"<code>{escape(path.name)}</code>"
+        return f'<div class="absent">The figure {file} is missing: {_render_inline(caption)}</div>'
     kind = "jpeg" if path.suffix in (".jpg", ".jpeg") else "png"
     width, height = (int.from_bytes(data[k : k + 4], "big") for k in (16, 20))  # the places of the size in a PNG file
     wide = " wide" if kind == "png" and width > 1.6 * height else ""
     image = f'<img src="{to_data_uri(data, f"image/{kind}")}" alt="{escape(caption)}">'
-    return f'<figure><div class="scroll{wide}">{image}</div><figcaption>{_inline(caption)}</figcaption></figure>'
+    return f'<figure><div class="scroll{wide}">{image}</div><figcaption>{_render_inline(caption)}</figcaption></figure>'
 
 
-def _gaps(result: Result) -> dict[str, list[str]]:
+def _list_gaps(result: Result) -> dict[str, list[str]]:
     """Missing data, failures, skipped jobs, and requirements that are not met, if there are any."""
     names = {"missing": "Missing", "failed": "Failed", "skipped": "Skipped", "unmet": "Not met"}
     return {title: result[name] for name, title in names.items() if result.get(name)}
 
 
-def _command(result: Result, group: Group) -> str:
+def _format_command(result: Result, group: Group) -> str:
     """The command that gives this result."""
     plan = result["plan"]
     parts = [group.command, result["name"], f"--scale {plan['scale']} --seed {plan['seed']}"]
     parts += ["--data FOLDER"] if plan.get("data") else []
     parts += [f"--effort {plan['effort']:g}"] if plan["effort"] != 1 else []
-    parts += [f"--set {name}={_join(value)}" for name, value in plan.get("options", {}).items()]
+    parts += [f"--set {name}={_format_value(value)}" for name, value in plan.get("options", {}).items()]
     return " ".join(parts)
 
 
-def _join(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _machine(result: Result) -> str:
+def _describe_machine(result: Result) -> str:
     """The machine and the versions on one line."""
     machine = result["machine"]
     return (
@@ -249,15 +256,15 @@ def _machine(result: Result) -> str:
     )
 
 
-def _cpu_time(result: Result) -> str:
+def _format_cpu_time(result: Result) -> str:
     seconds = (record.get("cpu", record["seconds"]) for record in result["records"].values())
     return format_duration(float(sum(seconds)))
 
 
-def _one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.split())
 
 
-def _piped(cell: str) -> str:
+def _format_cell(cell: str) -> str:
     """A cell of a Markdown table."""
-    return f" {_one_line(cell)} ".replace("|", r"\|")
+    return f" {_join_lines(cell)} ".replace("|", r"\|")

@@ -92,7 +92,7 @@ def run(
         for line in each.missing(own):
             log(f"{each.name}: {line}")
         jobs = each.jobs(own)
-        kept = {job.key: _read(_job_folder(output / each.name, job), _stamp(own, job)) for job in jobs}
+        kept = {job.key: _read_record(_locate_job(output / each.name, job), _make_stamp(own, job)) for job in jobs}
         outcomes[each.name] = {key: record or "it has not been run" for key, record in kept.items()}  # in job order
         tasks += [(each, own, job) for job in jobs if kept[job.key] is None]
     total = sum(map(len, outcomes.values()))
@@ -139,8 +139,8 @@ def restore(experiment: Experiment, plan: Plan, output: Path, result: Record) ->
     _claim(output / experiment.name, own)
     count = 0
     for job in experiment.jobs(own):
-        folder, stamp = _job_folder(output / experiment.name, job), _stamp(own, job)
-        if job.key in result["records"] and _read(folder, stamp) is None:
+        folder, stamp = _locate_job(output / experiment.name, job), _make_stamp(own, job)
+        if job.key in result["records"] and _read_record(folder, stamp) is None:
             _prepare_folder(folder, stamp)
             kept = {"settings": stamp, "record": result["records"][job.key], "files": {}, "restored": True}
             write_text(folder / "record.json", json.dumps(kept, allow_nan=False) + "\n")
@@ -204,7 +204,7 @@ def _finish(each: Experiment, plan: Plan, outcomes: dict[str, Outcome], folder: 
         "failed": failed,
         "skipped": skipped,
         "unmet": list(report.failures),
-        "text": _effort_note(plan) + report.text,
+        "text": _describe_effort(plan) + report.text,
         "tables": [vars(table) for table in report.tables],
         "pictures": report.pictures,
         "records": records,
@@ -214,7 +214,7 @@ def _finish(each: Experiment, plan: Plan, outcomes: dict[str, Outcome], folder: 
     return report
 
 
-def _effort_note(plan: Plan) -> str:
+def _describe_effort(plan: Plan) -> str:
     return "" if plan.effort == 1 else f"*Run with {plan.effort:g} times the default effort.* "
 
 
@@ -244,12 +244,12 @@ def _run_job(
     work: Callable[[Plan, Record, Path], Record], plan: Plan, job: Job, experiment_folder: Path, budget: float
 ) -> Outcome:
     """Run a job and write its record. Return the reason if it fails or is skipped: the other jobs continue."""
-    folder = _job_folder(experiment_folder, job)
+    folder = _locate_job(experiment_folder, job)
     # Records of other processes of this run count, too: the folder is all that processes share.
     # Timings, which run last, are short, and parts of reports depend on them: they are not skipped.
     if not job.exclusive and math.isfinite(budget) and (used := _sum_cpu_time(experiment_folder)) >= budget:
         return Skipped(f"the jobs before took {used:.0f} of {budget:.0f} CPU seconds; a larger --budget runs it")
-    stamp = _stamp(plan, job)
+    stamp = _make_stamp(plan, job)
     start, start_cpu = time.perf_counter(), time.process_time()
     try:
         _prepare_folder(folder, stamp)
@@ -290,7 +290,7 @@ def _sum_cpu_time(experiment_folder: Path) -> float:
     return sum(float(record.get("cpu", record.get("seconds", 0.0))) for record in records)  # old records have no cpu
 
 
-def _read(folder: Path, stamp: Record) -> Record | None:
+def _read_record(folder: Path, stamp: Record) -> Record | None:
     """The record of a finished job with the same settings, or None."""
     kept = read_json(folder / "record.json")
     if not isinstance(kept, dict) or kept.get("settings") != stamp or not isinstance(kept.get("record"), dict):
@@ -304,11 +304,11 @@ def _list_files(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file() and path.name not in own}
 
 
-def _stamp(plan: Plan, job: Job) -> Record:
+def _make_stamp(plan: Plan, job: Job) -> Record:
     """Everything that a record depends on, apart from the data, as in JSON."""
     stamp: dict[str, Any] = {"elflow": __version__, "scale": plan.scale, "seed": plan.seed, "effort": plan.effort}
     return json.loads(json.dumps(stamp | {"job": job.settings}))
 
 
-def _job_folder(experiment_folder: Path, job: Job) -> Path:
+def _locate_job(experiment_folder: Path, job: Job) -> Path:
     return experiment_folder / "jobs" / job.key

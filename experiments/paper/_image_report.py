@@ -33,8 +33,8 @@ BOUND = (
 def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     """Bits per dimension of each data set beside published ones, learning curves, and times."""
     sets = {name: [r for r in records.values() if r["dataset"] == name] for name in DATASETS}
-    tables = [table for name, runs in sets.items() for table in _tables(name, runs)]
-    tables.append(_times(list(records.values())))
+    tables = [table for name, runs in sets.items() for table in _tabulate_set(name, runs)]
+    tables.append(_tabulate_times(list(records.values())))
     pictures = {"curves.png": "Validation bits per dimension during training. Each panel has its own axes."}
     _draw_curves(folder / "curves.png", {name: runs for name, runs in sets.items() if runs})
     comparable = {name: [r for r in runs if _is_complete(r)] for name, runs in sets.items() if name != "digits"}
@@ -43,14 +43,14 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         _draw_published(folder / "published.png", comparable)
         pictures["published.png"] = "Bits per dimension of test images: filled, measured here; hollow, published."
     lines = [_describe(name, runs) for name, runs in sets.items() if runs]
-    lines.append(_caution(plan, [r for r in records.values() if r["dataset"] != "digits"]))
+    lines.append(_describe_progress(plan, [r for r in records.values() if r["dataset"] != "digits"]))
     return Report("\n\n".join(line for line in lines if line), tables, pictures)
 
 
-def _tables(name: str, runs: list[Record]) -> list[Table]:
+def _tabulate_set(name: str, runs: list[Record]) -> list[Table]:
     """Tables of one data set. Results on a part of it have a table without published figures."""
-    title, published = DATASETS[name].title, _published_rows(name)
-    measured = [row for record in runs for row in _rows(record)]
+    title, published = DATASETS[name].title, _make_published_rows(name)
+    measured = [row for record in runs for row in _make_rows(record)]
     measured.sort(key=lambda row: row[0] == HISTOGRAM)
     if all(_is_complete(record) for record in runs):
         note = BOUND if runs else "Nothing was measured here."
@@ -68,7 +68,7 @@ def _is_complete(record: Record) -> bool:
     return is_complete(record["dataset"], record["train_images"], record["all_test_images"])
 
 
-def _rows(record: Record) -> list[list[str]]:
+def _make_rows(record: Record) -> list[list[str]]:
     """Rows of a record: its model, and the histogram if it has one."""
     origin = f"measured here, {record['test_images']:,} test images"
     sizes = [f"{record['parameters']:,}", f"{record['steps']:,}"]
@@ -78,23 +78,23 @@ def _rows(record: Record) -> list[list[str]]:
     return rows
 
 
-def _published_rows(name: str) -> list[list[str]]:
+def _make_published_rows(name: str) -> list[list[str]]:
     """Rows of published figures, best first."""
     return [
-        [one.system, _dequantization(one), "", "", _printed_bits(one), f"*published*: {one.reference}"]
-        for one in _published(name)
+        [one.system, _name_dequantization(one), "", "", _format_printed_bits(one), f"*published*: {one.reference}"]
+        for one in _sort_published(name)
     ]
 
 
-def _published(name: str, figures: Sequence[Published] = IMAGES) -> list[Published]:
+def _sort_published(name: str, figures: Sequence[Published] = IMAGES) -> list[Published]:
     return sorted((one for one in figures if one.dataset == name), key=lambda one: one.value)
 
 
-def _dequantization(one: Published) -> str:
+def _name_dequantization(one: Published) -> str:
     return "variational" if one.variational else "uniform"
 
 
-def _printed_bits(one: Published) -> str:
+def _format_printed_bits(one: Published) -> str:
     return f"{one.value:.2f}" + (f" ({one.uniform:.2f} uniform)" if one.uniform is not None else "")
 
 
@@ -108,7 +108,7 @@ def format_bits(record: Record) -> str:
     return f"{record['bits']:.3f} ± {record['error']:.3f}"
 
 
-def _times(runs: list[Record]) -> Table:
+def _tabulate_times(runs: list[Record]) -> Table:
     rows = [
         [
             SYSTEMS[r["system"]],
@@ -152,7 +152,7 @@ def _describe(name: str, runs: list[Record]) -> str:
     return ". ".join(sentences) + "."
 
 
-def _caution(plan: Plan, records: list[Record]) -> str:
+def _describe_progress(plan: Plan, records: list[Record]) -> str:
     """A warning about short training."""
     if plan.scale == "paper" or not records:
         return ""
@@ -186,7 +186,7 @@ def size_report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     runs = sorted((r for key, r in records.items() if key != "counts"), key=lambda r: int(r["parameters"]))
     tables, text, pictures = [], [], {}
     if counts:
-        tables.append(_counted(counts))
+        tables.append(_tabulate_presets(counts))
         text.append(
             "The presets of the paper's small models have "
             + ", ".join(
@@ -199,7 +199,7 @@ def size_report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     for name in DATASETS:
         some = [r for r in runs if r["dataset"] == name]
         if some:
-            tables.append(_sizes(name, some))
+            tables.append(_tabulate_sizes(name, some))
             text.append(_describe_sizes(name, some))
             pictures[f"{name}.png"] = (
                 f"{DATASETS[name].title}: validation bits per dimension during training, and bits per dimension of "
@@ -207,13 +207,13 @@ def size_report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
             )
             _draw_sizes(folder / f"{name}.png", some)
     if runs:
-        tables.append(_times(runs))
+        tables.append(_tabulate_times(runs))
     if plan.scale == "cpu":
         text.append("Models of the paper's size are trained with --scale paper, on a GPU.")
     return Report("\n\n".join(text), tables, pictures)
 
 
-def _counted(counts: dict[str, int]) -> Table:
+def _tabulate_presets(counts: dict[str, int]) -> Table:
     from elflow.flows import preset
 
     rows = []
@@ -231,21 +231,23 @@ def _counted(counts: dict[str, int]) -> Table:
     return Table("Models of the paper", columns, rows, note)
 
 
-def _sizes(name: str, runs: list[Record]) -> Table:
+def _tabulate_sizes(name: str, runs: list[Record]) -> Table:
     title, complete = DATASETS[name].title, all(map(_is_complete, runs))
-    rows = [[f"ELF, {r['channels']} channels", *_rows(r)[0][1:5], f"{last_fall(r):.3f}", "measured here"] for r in runs]
+    rows = [
+        [f"ELF, {r['channels']} channels", *_make_rows(r)[0][1:5], f"{last_fall(r):.3f}", "measured here"] for r in runs
+    ]
     if complete:
         rows += [
             [
                 one.system,
-                _dequantization(one),
+                _name_dequantization(one),
                 "" if one.parameters is None else f"{one.parameters / 1e6:.3g}M",
                 "",
-                _printed_bits(one),
+                _format_printed_bits(one),
                 "",
                 f"*published*: {one.reference}" + (f", {one.footnote}" if one.footnote else ""),
             ]
-            for one in _published(name, SMALL_IMAGES)
+            for one in _sort_published(name, SMALL_IMAGES)
         ]
     note = f"{BOUND} The last fall is the decrease of validation bits over the last quarter of the steps."
     if not complete:
@@ -274,13 +276,13 @@ def _describe_sizes(name: str, runs: list[Record]) -> str:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def _label(record: Record) -> str:
+def _make_label(record: Record) -> str:
     if record["system"] == "glow":
         return SYSTEMS["glow"]
     return f"ELF, {record['dequantization']}"
 
 
-def _color(record: Record) -> str:
+def _choose_color(record: Record) -> str:
     return COLORS["glow" if record["system"] == "glow" else record["dequantization"]]
 
 
@@ -288,7 +290,7 @@ def _draw_curves(path: Path, sets: dict[str, list[Record]]) -> None:
     with draw_figure(path, columns=len(sets), figsize=(0.6 + 3.6 * len(sets), 3.4)) as (_, axes):
         for place, (name, runs) in zip(axes[0], sets.items(), strict=True):
             for record in runs:
-                _draw_curve(place, record, _color(record), _label(record))
+                _draw_curve(place, record, _choose_color(record), _make_label(record))
             part = "" if all(map(_is_complete, runs)) else ", a part"
             place.set(title=f"{DATASETS[name].title}{part}", xlabel="step")
             place.legend(frameon=False)
@@ -309,18 +311,18 @@ def _draw_published(path: Path, sets: dict[str, list[Record]]) -> None:
     """Points for each data set: measured and published ones."""
     with draw_figure(path, columns=len(sets), figsize=(1.5 + 4.2 * len(sets), 3.4)) as (_, axes):
         for place, (name, runs) in zip(axes[0], sets.items(), strict=True):
-            points: list[tuple[float, str, Any]] = [(one.value, one.system, None) for one in _published(name)]
-            points += [(r["bits"], _label(r), r) for r in runs]
+            points: list[tuple[float, str, Any]] = [(one.value, one.system, None) for one in _sort_published(name)]
+            points += [(r["bits"], _make_label(r), r) for r in runs]
             points.sort(key=lambda point: -point[0])
             for y, (value, _, record) in enumerate(points):
-                color = INK if record is None else _color(record)
+                color = INK if record is None else _choose_color(record)
                 face = "white" if record is None else color
                 error = None if record is None else record["error"]
                 place.errorbar(value, y, xerr=error, fmt="o", markersize=6, color=color, markerfacecolor=face)
                 place.annotate(f"{value:.2f}", (value, y), (0, 6), textcoords="offset points", ha="center", fontsize=8)
             place.set_yticks(range(len(points)), [system for _, system, _ in points])
             for tick, (_, _, record) in zip(place.get_yticklabels(), points, strict=True):
-                tick.set_color(INK if record is None else _color(record))
+                tick.set_color(INK if record is None else _choose_color(record))
                 tick.set_fontweight("normal" if record is None else "bold")
             place.tick_params(axis="y", length=0)
             place.grid(axis="y", color=SOFT, alpha=0.3, linewidth=0.6)

@@ -47,12 +47,12 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
             models[record["model"]] = Best(key, record)
     tables, sentences, pictures = [], [], {}
     for name, models in sets.items():
-        tables.append(_likelihoods(name, models))
-        sentences.append(_sentence(name, models))
+        tables.append(_tabulate_likelihoods(name, models))
+        sentences.append(_describe_set(name, models))
         if any("curve" in best.record for best in models.values()):
             _draw(folder / f"{name}.png", models)
             pictures[f"{name}.png"] = f"{name}: validation log-likelihood in nats against seconds of training."
-    tables.append(_times(sets))
+    tables.append(_tabulate_times(sets))
     return Report(" ".join(filter(None, sentences)), tables, pictures)
 
 
@@ -72,7 +72,7 @@ def _average_cells(records: dict[str, Record]) -> dict[str, Record]:
     return averaged
 
 
-def _likelihoods(name: str, models: dict[str, Best]) -> Table:
+def _tabulate_likelihoods(name: str, models: dict[str, Best]) -> Table:
     rows: list[tuple[float, tuple[str, ...]]] = []
     for model, best in models.items():
         record = best.record
@@ -82,7 +82,7 @@ def _likelihoods(name: str, models: dict[str, Best]) -> Table:
         sizes = f"{record['parameters']:,}", prepared, steps, batch
         about = f", {record['cell']}" if record.get("cell") else ""
         about += f", {record['models']} models" if "models" in record else ""
-        rows.append((record["test"], (f"{TITLES[model]}{about}", *sizes, _nats(record), "measured here")))
+        rows.append((record["test"], (f"{TITLES[model]}{about}", *sizes, _format_nats(record), "measured here")))
     compared = COMPARED.get(name, name)
     for published in TABULAR:
         if published.dataset == compared:
@@ -94,11 +94,11 @@ def _likelihoods(name: str, models: dict[str, Best]) -> Table:
     return Table(name, columns, [cells for _, cells in rows], REMARKS.get(name, ""))
 
 
-def _nats(record: Record) -> str:
+def _format_nats(record: Record) -> str:
     return f"{record['test']:.3f} ± {record['error']:.3f}"
 
 
-def _sentence(name: str, models: dict[str, Best]) -> str:
+def _describe_set(name: str, models: dict[str, Best]) -> str:
     """ELF compared with the other models that were trained here."""
     if "elf" not in models or len(models) < 2:
         return ""
@@ -112,10 +112,10 @@ def _sentence(name: str, models: dict[str, Best]) -> str:
         error = math.hypot(ours["error"], best.record["error"])
         where = "ahead of" if difference > 2 * error else "behind" if difference < -2 * error else "from"
         others.append(f"{abs(difference):.2f} ± {error:.2f} nats {where} {TITLES[model]}")
-    return f"On {name} ELF-AR has {_nats(ours)} nats" + (f": {', '.join(others)}." if others else ".")
+    return f"On {name} ELF-AR has {_format_nats(ours)} nats" + (f": {', '.join(others)}." if others else ".")
 
 
-def _times(sets: dict[str, dict[str, Best]]) -> Table:
+def _tabulate_times(sets: dict[str, dict[str, Best]]) -> Table:
     rows = [
         (
             name,

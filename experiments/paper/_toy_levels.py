@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from elflow.datasets import toy
@@ -120,7 +121,7 @@ def draw_log_densities(path: Path, name: str, panels: Sequence[tuple[str, Path]]
                 _draw_contours(place, axis, file["log_density"], label)
 
 
-def _draw_contours(place: Axes, axis: Any, log_density: Any, label: str) -> None:
+def _draw_contours(place: Axes, axis: NDArray[np.float64], log_density: NDArray[np.float64], label: str) -> None:
     levels = np.linspace(LOWEST, 0, 21)
     shown = np.ma.masked_less(log_density.T, LOWEST)
     place.contourf(axis, axis, shown, levels=levels, cmap="viridis")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from elflow.datasets import toy
 from experiments.framework.experiment import Plan, Record, Report, Table
@@ -63,7 +64,7 @@ def report(name: str, plan: Plan, records: dict[str, Record], folder: Path) -> R
     for key, record in records.items():
         if key != "speed":
             runs.setdefault(record["model"], []).append(record)
-    scores = {model: _score(_choose_rate(some)) for model, some in runs.items()}
+    scores = {model: _compute_score(_choose_rate(some)) for model, some in runs.items()}
     implausible = [model for model, score in scores.items() if _is_above_bound(score)]
     ranked = sorted(scores, key=lambda model: scores[model].gap)
     bound = -float(toy.DISTRIBUTIONS[name]().entropy())
@@ -71,9 +72,9 @@ def report(name: str, plan: Plan, records: dict[str, Record], folder: Path) -> R
     plausible = {model: score for model, score in scores.items() if model not in implausible}
     sentences = [describe_rank(plausible)] if "elf" in plausible and len(plausible) > 1 else []
     if implausible:
-        names = ", ".join(map(_title, implausible))
+        names = ", ".join(map(_make_title, implausible))
         sentences.append(f"**Implausible**: {names}, more than {MAX_ERRORS_ABOVE} standard errors above the bound.")
-    if levels := tabulate_levels(ranked, {model: score.runs for model, score in scores.items()}, _title):
+    if levels := tabulate_levels(ranked, {model: score.runs for model, score in scores.items()}, _make_title):
         tables.append(levels)
     if speed is not None:
         tables.append(_tabulate_times(scores, ranked, speed))
@@ -84,7 +85,7 @@ def report(name: str, plan: Plan, records: dict[str, Record], folder: Path) -> R
     if keys:
         _draw_densities(folder / "densities.png", name, folder, keys, scores)
         panels = [
-            (f"{_title(model)}\n{scores[model].gap:.3f}", folder / "jobs" / key / "density.npz")
+            (f"{_make_title(model)}\n{scores[model].gap:.3f}", folder / "jobs" / key / "density.npz")
             for model, key in keys.items()
         ]
         draw_log_densities(folder / "log-densities.png", name, panels)
@@ -118,13 +119,13 @@ def _choose_rate(runs: Sequence[Record]) -> list[Record]:
     return min(rates.values(), key=lambda some: statistics.fmean(run["gap"] for run in some))
 
 
-def _title(model: str) -> str:
+def _make_title(model: str) -> str:
     name, reading = split_reading(model)
     title = {"elf": "ELF-AR", PAPERS_ELF: "ELF-AR (the paper's)"}.get(name) or SYSTEMS[name].title
     return f"{title}, printed width" if reading == WIDTHS else title
 
 
-def _source(model: str) -> str:
+def _describe_source(model: str) -> str:
     """The package of a model, with the paper that introduced it for compared systems."""
     name, _ = split_reading(model)
     return f"{SYSTEMS[name].source}, {SYSTEMS[name].reference}" if name in SYSTEMS else "elflow"
@@ -136,11 +137,11 @@ def _describe_remarks(models: Sequence[str]) -> str:
     for model in models:
         system = SYSTEMS.get(split_reading(model)[0])
         if system is not None and system.note:
-            titles.setdefault(system.note, []).append(_title(model))
+            titles.setdefault(system.note, []).append(_make_title(model))
     return "".join(f" {', '.join(some)}: {note}" for note, some in titles.items())
 
 
-def _score(runs: Sequence[Record]) -> Score:
+def _compute_score(runs: Sequence[Record]) -> Score:
     """The mean gap of a model with its own standard error: over its seeds, or over test points for one seed."""
     mean, error = mean_and_error([run["gap"] for run in runs])
     return Score(mean, error if len(runs) > 1 else runs[0]["error"], list(runs))
@@ -178,7 +179,7 @@ def _tabulate_likelihoods(name: str, scores: dict[str, Score], ranked: list[str]
         likelihood, gap = f"{bound - score.gap:.4f}", f"{score.gap:.4f} ± {score.error:.4f}"
         sizes = f"{run['parameters']:,}", f"{run['steps']:,}", str(len(score.runs))
         paper = PAPER.get((name, split_reading(model)[0]), "")
-        rows.append((_title(model), _source(model), *sizes, likelihood, gap, score.kind_of_error, paper))
+        rows.append((_make_title(model), _describe_source(model), *sizes, likelihood, gap, score.kind_of_error, paper))
     columns = (
         "model",
         "from",
@@ -205,7 +206,7 @@ def _tabulate_times(scores: dict[str, Score], ranked: list[str], speed: Record) 
         step = speed["step"][model]
         cells = f"{1e3 * step:.1f} ms", f"{step / speed['step']['elf']:.2f}", f"{1e3 * speed['density'][model]:.1f} ms"
         samples = f"{1e3 * statistics.median(sampling):.0f} ms" if sampling else "cannot"
-        rows.append((_title(model), *cells, samples, f"{step * scores[model].runs[0]['steps']:.0f} s"))
+        rows.append((_make_title(model), *cells, samples, f"{step * scores[model].runs[0]['steps']:.0f} s"))
     columns = ("model", "training step", "relative to ELF", "1,000 densities", "1,000 samples", "whole training")
     note = (
         "One CPU thread. Steps and densities are medians of interleaved calls of all models before training; samples "
@@ -222,10 +223,10 @@ def describe_rank(scores: dict[str, Score]) -> str:
     error = math.hypot(ours.error, scores[best].error)
     amount = f"{abs(difference):.4f} ± {error:.4f} nats"
     if difference > 2 * error:
-        return f"**ELF-AR is first**: the next best, {_title(best)}, is {amount} behind."
+        return f"**ELF-AR is first**: the next best, {_make_title(best)}, is {amount} behind."
     if difference >= -2 * error:
-        return f"**ELF-AR is tied for the first place** with {_title(best)}: the difference is {amount}."
-    return f"**ELF-AR is behind** {_title(best)}, by {amount}."
+        return f"**ELF-AR is tied for the first place** with {_make_title(best)}: the difference is {amount}."
+    return f"**ELF-AR is behind** {_make_title(best)}, by {amount}."
 
 
 def _describe_speed(step: dict[str, float]) -> str:
@@ -233,7 +234,7 @@ def _describe_speed(step: dict[str, float]) -> str:
     ratios = {model: step[model] / step["elf"] for model in TIMED if model in step}
     if not ratios:
         return ""
-    parts = ", ".join(f"{ratio:.1f} times as long for {_title(model)}" for model, ratio in ratios.items())
+    parts = ", ".join(f"{ratio:.1f} times as long for {_make_title(model)}" for model, ratio in ratios.items())
     return f"A training step of ELF-AR takes {1e3 * step['elf']:.1f} ms; it takes {parts}."
 
 
@@ -243,7 +244,7 @@ def _draw_densities(path: Path, name: str, folder: Path, keys: dict[str, str], s
     for model, key in keys.items():
         with np.load(folder / "jobs" / key / "density.npz", allow_pickle=False) as file:
             axis = file["axis"]
-            panels.append((f"{_title(model)}\n{scores[model].gap:.3f}", np.exp(file["log_density"])))
+            panels.append((f"{_make_title(model)}\n{scores[model].gap:.3f}", np.exp(file["log_density"])))
     distribution = toy.DISTRIBUTIONS[name]()
     points = torch.from_numpy(axis)
     true = distribution.log_prob(torch.cartesian_prod(points, points)).exp().reshape(len(axis), -1).numpy()
@@ -257,7 +258,7 @@ def _draw_densities(path: Path, name: str, folder: Path, keys: dict[str, str], s
             _draw_density(place, axis, density, float(true.max()), label)
 
 
-def _draw_density(place: Axes, axis: Any, density: Any, top: float, label: str) -> None:
+def _draw_density(place: Axes, axis: NDArray[np.float64], density: NDArray[np.float64], top: float, label: str) -> None:
     levels = [top * step / 12 for step in range(13)]
     place.contourf(axis, axis, np.clip(density.T, 0, 0.999 * top), levels=levels, cmap="Blues")
     place.set(aspect="equal", xticks=[], yticks=[])
@@ -273,7 +274,7 @@ def _draw_curves(path: Path, curves: dict[str, Any], bound: float) -> None:
             for color, (model, curve) in zip(colors, curves.items(), strict=False):
                 is_ours = model == "elf"
                 style = {"color": ACCENT if is_ours else color, "linewidth": 1.8 if is_ours else 1.0}
-                place.plot(curve[horizontal], curve["loss"], label=_title(model), **style)
+                place.plot(curve[horizontal], curve["loss"], label=_make_title(model), **style)
             place.axhline(-bound, color=SOFT, linestyle=":", linewidth=1)
             place.set(xlabel=horizontal, ylim=(-bound - 0.1, -bound + 2.4))
             place.set_xscale("log")

@@ -7,6 +7,7 @@ models have one protocol (Adam, a learning rate that halves each quarter, averag
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from elflow.datasets import toy
 from elflow.flows import ELF
+from elflow.training import Training
 from experiments.data.images import load_images
 from experiments.data.tables import FILES, find_table, list_missing, load_table
 from experiments.framework.experiment import Experiment, Job, Plan, Record, Report, Table
@@ -127,7 +129,7 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
     return record | {"parameters": count_parameters(flow), "training": training.seconds}
 
 
-def _fit(flow: ELF, draw: Any, settings: Record) -> Any:
+def _fit(flow: ELF, draw: Callable[[], Tensor], settings: Record) -> tuple[ELF, Training]:
     return fit_batches(flow, draw, settings["steps"], LEARNING_RATE, EMA_DECAY, seed=settings["seed"])
 
 

@@ -63,16 +63,15 @@ class Claim:
 
 
 TABLES = ("power", "gas", "hepmass", "miniboone")
-IMAGENET = {"imagenet32": "ImageNet 32x32", "imagenet64": "ImageNet 64x64"}
 
 
-def _figure(table: int, dataset: str, digits: int = 2) -> str:
+def _format_figure(table: int, dataset: str, digits: int = 2) -> str:
     one = find(table, "ELF-AR", dataset)
     error = f" ± {one.error:.2f}" if one.error is not None else ""
     return f"{one.value:.{digits}f}{error}" + (f" ({one.uniform:.2f} uniform)" if one.uniform is not None else "")
 
 
-def _lead(table: int, dataset: str, other: str) -> str:
+def _format_lead(table: int, dataset: str, other: str) -> str:
     """The difference between ELF-AR and another system in the paper; with uniform dequantisation for images."""
     ours, theirs = find(table, "ELF-AR", dataset), find(table, other, dataset)
     if ours.uniform is not None:
@@ -80,21 +79,21 @@ def _lead(table: int, dataset: str, other: str) -> str:
     return f"{ours.value - theirs.value:+.2f} nats"
 
 
-def _gains() -> str:
+def _format_gains() -> str:
     """The bits that learned noise saves in the paper."""
     figures = [find(3, "ELF-AR", name) for name in ("mnist", "cifar10")]
     return ", ".join(f"{one.dataset} {one.uniform - one.value:.2f}" for one in figures if one.uniform is not None)
 
 
-def _toy_claims(name: str, title: str, table: int, digits: int, rank: str) -> list[Claim]:
+def _list_toy_claims(name: str, title: str, table: int, digits: int, rank: str) -> list[Claim]:
     """The claims about a toy distribution."""
     peers = ", ".join(f"{TOY_SYSTEMS[m]} {find(table, TOY_SYSTEMS[m], name).value:.{digits}f}" for m in PEERS)
-    printed = _figure(table, name, digits)
+    printed = _format_figure(table, name, digits)
     claims: list[tuple[str, str, Callable[[Records], Finding | None], Callable[..., Sequence[Records]]]] = [
         (f"ELF-AR on {title}, with our bumps", printed, toys.judge_toy(name, "elf", digits), tuple),
         (
             f"ELF-AR on {title}, with the paper's weights",
-            _figure(table, name, digits),
+            _format_figure(table, name, digits),
             toys.judge_toy(name, "elf-paper", digits),
             tuple,
         ),
@@ -187,47 +186,49 @@ CLAIMS: Sequence[Claim] = [
         "sampling",
         mathematics.judge_speedup,
     ),
-    *_toy_claims("eight-gaussians", "eight Gaussians", 1, 1, "tied with CP-Flow"),
-    *_toy_claims("checkerboard", "the checkerboard", 6, 2, "tied with NAF"),
+    *_list_toy_claims("eight-gaussians", "eight Gaussians", 1, 1, "tied with CP-Flow"),
+    *_list_toy_claims("checkerboard", "the checkerboard", 6, 2, "tied with NAF"),
     Claim(
         "table 2",
         "ELF-AR on POWER, GAS, HEPMASS, MINIBOONE",
-        ", ".join(_figure(2, name) for name in TABLES),
+        ", ".join(_format_figure(2, name) for name in TABLES),
         "tabular",
         densities.judge_tables(TABLES),
     ),
-    Claim("table 2", "ELF-AR on BSDS300", _figure(2, "bsds300"), "tabular", densities.judge_patches),
+    Claim("table 2", "ELF-AR on BSDS300", _format_figure(2, "bsds300"), "tabular", densities.judge_patches),
     Claim(
         "table 2",
         "ELF-AR is ahead of MAF on BSDS300",
-        _lead(2, "bsds300", "MAF"),
+        _format_lead(2, "bsds300", "MAF"),
         "tabular",
         densities.judge_table_rank,
     ),
-    Claim("table 3", "ELF-AR on MNIST", _figure(3, "mnist"), "images", densities.judge_images("mnist-variational")),
+    Claim(
+        "table 3", "ELF-AR on MNIST", _format_figure(3, "mnist"), "images", densities.judge_images("mnist-variational")
+    ),
     Claim(
         "table 3",
         "ELF-AR on CIFAR-10",
-        _figure(3, "cifar10"),
+        _format_figure(3, "cifar10"),
         "images",
         densities.judge_images("cifar10-uniform"),
     ),
     Claim(
         "table 3",
         "ELF-AR on ImageNet 32x32",
-        _figure(3, "imagenet32"),
+        _format_figure(3, "imagenet32"),
         "images",
         densities.judge_images("imagenet32-variational"),
     ),
     Claim(
         "table 3",
         "ELF-AR on ImageNet 64x64",
-        _figure(3, "imagenet64"),
+        _format_figure(3, "imagenet64"),
         "images",
         densities.judge_images("imagenet64-variational"),
     ),
-    Claim("table 3", "Bits that learned noise saves", _gains(), "images", densities.judge_variational),
-    Claim("table 3", "ELF-AR is ahead of Glow", _lead(3, "mnist", "Glow"), "images", densities.judge_glow),
+    Claim("table 3", "Bits that learned noise saves", _format_gains(), "images", densities.judge_variational),
+    Claim("table 3", "ELF-AR is ahead of Glow", _format_lead(3, "mnist", "Glow"), "images", densities.judge_glow),
     Claim(
         "tables 4, 5",
         "Parameters of the small models",
@@ -238,7 +239,7 @@ CLAIMS: Sequence[Claim] = [
     Claim(
         "table 4",
         "MNIST with 1.9M parameters",
-        _figure(4, "mnist"),
+        _format_figure(4, "mnist"),
         "parameter-efficiency",
         densities.judge_small,
     ),

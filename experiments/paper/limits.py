@@ -140,14 +140,20 @@ def _tabulate_training(runs: list[Record]) -> Table:
             mean, error = mean_and_error([r["gap"] for r in some])
             skipped = sum(r["skipped"] for r in some)
             rows.append(
-                [_yes(decay > 0), _yes(math.isfinite(norm)), str(len(some)), f"{mean:.4f} ± {error:.4f}", str(skipped)]
+                [
+                    _format_flag(decay > 0),
+                    _format_flag(math.isfinite(norm)),
+                    str(len(some)),
+                    f"{mean:.4f} ± {error:.4f}",
+                    str(skipped),
+                ]
             )
     columns = ["averaged weights", "clipped gradients", "seeds", "gap", "skipped steps"]
     note = f"A small ELF on the checkerboard after {runs[0]['steps']:,} steps: gap to the entropy bound in nats."
     return Table("Averaging and clipping", columns, rows, note)
 
 
-def _yes(value: bool) -> str:
+def _format_flag(value: bool) -> str:
     return "yes" if value else "no"
 
 

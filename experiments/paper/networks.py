@@ -160,8 +160,9 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         f"lower bound. On {below} of {len(known)} networks none of {record['points']:,} grid points was steeper than "
         f"the exact constant, and the largest slope on the grid was at most {100 * max(short):.2g} % below it. The "
         "slope of ELU is exponential and has no such breakpoints. With the same weights, its largest slope on the grid "
-        f"differs from that of QELU by at most {100 * _apart(record, 'QELU'):.0f} %, from that of FELU by "
-        f"{100 * _apart(record, 'FELU'):.0f} %, and from that of ReLU by {100 * _apart(record, 'ReLU'):.0f} %."
+        f"differs from that of QELU by at most {100 * _compare_slopes(record, 'QELU'):.0f} %, from that of FELU by "
+        f"{100 * _compare_slopes(record, 'FELU'):.0f} %, and from that of ReLU by "
+        f"{100 * _compare_slopes(record, 'ReLU'):.0f} %."
     )
     rows = [
         [
@@ -183,7 +184,7 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
     return Report(text, [Table("Exact constants and slopes on a grid", columns, rows, note)], {"networks.png": caption})
 
 
-def _apart(record: Record, activation: str) -> float:
+def _compare_slopes(record: Record, activation: str) -> float:
     """Largest relative difference between the slopes of ELU and of an activation on the grid."""
     slopes = {(row["activation"], row["units"]): row["grid"] for row in record["rows"]}
     return max(abs(grid / slopes["ELU", units] - 1) for (name, units), grid in slopes.items() if name == activation)

@@ -75,16 +75,16 @@ OTHER_SET = "on 10,000 training images, not on the test images; taken from Chen 
 # --- the paper --------------------------------------------------------------------------------------------------------
 
 
-def _toy(dataset: str, table: int, system: str, value: float, times: Times, footnote: str = "") -> Published:
+def _make_toy(dataset: str, table: int, system: str, value: float, times: Times, footnote: str = "") -> Published:
     return Published(system, dataset, value, SELF, table, times=times, footnote=footnote)
 
 
-def _table(system: str, *pairs: tuple[float, float]) -> list[Published]:
+def _make_tables(system: str, *pairs: tuple[float, float]) -> list[Published]:
     cells = zip(TABLE_SETS, pairs, strict=True)
     return [Published(system, name, value, SELF, 2, error=error) for name, (value, error) in cells]
 
 
-def _image(system: str, values: Sequence[float | None], kind: str = "uniform") -> list[Published]:
+def _make_images(system: str, values: Sequence[float | None], kind: str = "uniform") -> list[Published]:
     uniform = {("ELF-AR", "mnist"): 0.87, ("ELF-AR", "cifar10"): 3.24, ("Flow++", "cifar10"): 3.29}
     return [
         Published(system, name, value, SELF, 3, uniform=uniform.get((system, name)), variational=kind == "variational")
@@ -97,7 +97,7 @@ Cell = tuple[float | None, int | None]
 """Bits per dimension and number of parameters."""
 
 
-def _small(system: str, mnist: Cell, cifar10: Cell, *footnotes: str) -> list[Published]:
+def _make_small_images(system: str, mnist: Cell, cifar10: Cell, *footnotes: str) -> list[Published]:
     cells = zip(("mnist", "cifar10"), (mnist, cifar10), footnotes, strict=True)
     return [
         Published(system, name, value, SELF, 4, parameters=parameters, footnote=footnote)
@@ -106,57 +106,57 @@ def _small(system: str, mnist: Cell, cifar10: Cell, *footnotes: str) -> list[Pub
     ]
 
 
-def _vardeq(system: str, value: float, parameters: int, footnote: str = "") -> Published:
+def _make_variational(system: str, value: float, parameters: int, footnote: str = "") -> Published:
     return Published(system, "cifar10", value, SELF, 5, parameters=parameters, variational=True, footnote=footnote)
 
 
 PAPER = [
     # Table 1: eight Gaussians, about 250,000 parameters
-    _toy("eight-gaussians", 1, "Affine Coupling", -4.0, (1.8, 0.005, 0.003)),
-    _toy("eight-gaussians", 1, "NAF", -3.0, (15.5, 0.02, None), footnote=CODE),
-    _toy("eight-gaussians", 1, "Residual Flow", -3.5, (10.1, 0.06, 0.23)),
-    _toy("eight-gaussians", 1, "CP-Flow", -2.8, (33.7, 0.2, 3.2), footnote=CODE),
-    _toy("eight-gaussians", 1, "ELF-AR", -2.8, (4.2, 0.04, 0.27)),
+    _make_toy("eight-gaussians", 1, "Affine Coupling", -4.0, (1.8, 0.005, 0.003)),
+    _make_toy("eight-gaussians", 1, "NAF", -3.0, (15.5, 0.02, None), footnote=CODE),
+    _make_toy("eight-gaussians", 1, "Residual Flow", -3.5, (10.1, 0.06, 0.23)),
+    _make_toy("eight-gaussians", 1, "CP-Flow", -2.8, (33.7, 0.2, 3.2), footnote=CODE),
+    _make_toy("eight-gaussians", 1, "ELF-AR", -2.8, (4.2, 0.04, 0.27)),
     # Table 2: tables
-    *_table("RealNVP", (0.17, 0.01), (8.33, 0.14), (-18.71, 0.02), (-13.55, 0.49), (153.28, 1.78)),
-    *_table("Glow", (0.17, 0.01), (8.15, 0.40), (-18.92, 0.08), (-11.35, 0.07), (155.07, 0.03)),
-    *_table("MADE MoG", (0.40, 0.01), (8.47, 0.02), (-15.15, 0.02), (-12.27, 0.47), (153.71, 0.28)),
-    *_table("MAF", (0.24, 0.01), (10.08, 0.02), (-17.73, 0.02), (-12.24, 0.45), (155.69, 0.28)),
-    *_table("MAF MoG", (0.30, 0.01), (9.59, 0.02), (-17.39, 0.02), (-11.68, 0.44), (156.36, 0.28)),
-    *_table("FFJORD", (0.46, 0.01), (8.59, 0.12), (-14.92, 0.08), (-10.43, 0.04), (157.40, 0.19)),
-    *_table("CP-Flow", (0.52, 0.01), (10.36, 0.03), (-16.93, 0.08), (-10.58, 0.07), (154.99, 0.08)),
-    *_table("NAF", (0.62, 0.01), (11.96, 0.33), (-15.09, 0.40), (-8.86, 0.15), (157.43, 0.30)),
-    *_table("BNAF", (0.61, 0.01), (12.06, 0.09), (-14.71, 0.38), (-8.95, 0.07), (157.36, 0.03)),
-    *_table("TAN", (0.60, 0.01), (12.06, 0.02), (-13.78, 0.02), (-11.01, 0.48), (159.80, 0.07)),
-    *_table("ELF-AR", (0.62, 0.01), (12.55, 0.03), (-14.05, 0.03), (-9.60, 0.04), (157.81, 0.09)),
+    *_make_tables("RealNVP", (0.17, 0.01), (8.33, 0.14), (-18.71, 0.02), (-13.55, 0.49), (153.28, 1.78)),
+    *_make_tables("Glow", (0.17, 0.01), (8.15, 0.40), (-18.92, 0.08), (-11.35, 0.07), (155.07, 0.03)),
+    *_make_tables("MADE MoG", (0.40, 0.01), (8.47, 0.02), (-15.15, 0.02), (-12.27, 0.47), (153.71, 0.28)),
+    *_make_tables("MAF", (0.24, 0.01), (10.08, 0.02), (-17.73, 0.02), (-12.24, 0.45), (155.69, 0.28)),
+    *_make_tables("MAF MoG", (0.30, 0.01), (9.59, 0.02), (-17.39, 0.02), (-11.68, 0.44), (156.36, 0.28)),
+    *_make_tables("FFJORD", (0.46, 0.01), (8.59, 0.12), (-14.92, 0.08), (-10.43, 0.04), (157.40, 0.19)),
+    *_make_tables("CP-Flow", (0.52, 0.01), (10.36, 0.03), (-16.93, 0.08), (-10.58, 0.07), (154.99, 0.08)),
+    *_make_tables("NAF", (0.62, 0.01), (11.96, 0.33), (-15.09, 0.40), (-8.86, 0.15), (157.43, 0.30)),
+    *_make_tables("BNAF", (0.61, 0.01), (12.06, 0.09), (-14.71, 0.38), (-8.95, 0.07), (157.36, 0.03)),
+    *_make_tables("TAN", (0.60, 0.01), (12.06, 0.02), (-13.78, 0.02), (-11.01, 0.48), (159.80, 0.07)),
+    *_make_tables("ELF-AR", (0.62, 0.01), (12.55, 0.03), (-14.05, 0.03), (-9.60, 0.04), (157.81, 0.09)),
     # Table 3: images
-    *_image("RealNVP", [1.06, 3.49, 4.28, 3.98]),
-    *_image("Glow", [1.05, 3.35, 4.09, 3.81]),
-    *_image("FFJORD", [0.99, 3.40, None, None]),
-    *_image("MALI", [0.87, 3.26, None, None]),
-    *_image("Residual Flow", [0.97, 3.28, 4.01, 3.76]),
-    *_image("Flow++", [None, 3.08, 3.86, 3.69], "variational"),
-    *_image("MaCow", [None, 3.16, None, 3.69], "variational"),
-    *_image("ANF", [0.93, 3.05, 3.92, 3.66], "variational"),
-    *_image("VFlow", [None, 2.98, 3.83, 3.66], "variational"),
-    *_image("ELF-AR", [0.85, 3.06, 3.92, 3.63], "variational"),
+    *_make_images("RealNVP", [1.06, 3.49, 4.28, 3.98]),
+    *_make_images("Glow", [1.05, 3.35, 4.09, 3.81]),
+    *_make_images("FFJORD", [0.99, 3.40, None, None]),
+    *_make_images("MALI", [0.87, 3.26, None, None]),
+    *_make_images("Residual Flow", [0.97, 3.28, 4.01, 3.76]),
+    *_make_images("Flow++", [None, 3.08, 3.86, 3.69], "variational"),
+    *_make_images("MaCow", [None, 3.16, None, 3.69], "variational"),
+    *_make_images("ANF", [0.93, 3.05, 3.92, 3.66], "variational"),
+    *_make_images("VFlow", [None, 2.98, 3.83, 3.66], "variational"),
+    *_make_images("ELF-AR", [0.85, 3.06, 3.92, 3.63], "variational"),
     # Table 4: few parameters, uniform dequantisation. Glow has 1.06 on MNIST here and 1.05 in table 3.
-    *_small("Glow", (1.06, None), (3.35, 44_000_000), "", TAKEN),
-    *_small("RQ-NSF (C)", (None, None), (3.38, 11_800_000), "", TAKEN),
-    *_small("Residual Flow", (0.97, 16_600_000), (3.28, 25_200_000), OFFICIAL, OFFICIAL),
-    *_small("CP-Flow", (1.02, 2_900_000), (3.40, 1_900_000), TAKEN, TAKEN),
-    *_small("ELF-AR", (0.92, 1_900_000), (3.33, 1_900_000), "", ""),
+    *_make_small_images("Glow", (1.06, None), (3.35, 44_000_000), "", TAKEN),
+    *_make_small_images("RQ-NSF (C)", (None, None), (3.38, 11_800_000), "", TAKEN),
+    *_make_small_images("Residual Flow", (0.97, 16_600_000), (3.28, 25_200_000), OFFICIAL, OFFICIAL),
+    *_make_small_images("CP-Flow", (1.02, 2_900_000), (3.40, 1_900_000), TAKEN, TAKEN),
+    *_make_small_images("ELF-AR", (0.92, 1_900_000), (3.33, 1_900_000), "", ""),
     # Table 5: few parameters, variational dequantisation
-    _vardeq("Flow++, 3 channels", 3.23, 4_020_000, OTHER_SET),
-    _vardeq("VFlow, 4 channels", 3.16, 4_030_000, OTHER_SET),
-    _vardeq("VFlow, 6 channels", 3.13, 4_010_000, OTHER_SET),
-    _vardeq("ELF-AR", 3.18, 4_100_000),
+    _make_variational("Flow++, 3 channels", 3.23, 4_020_000, OTHER_SET),
+    _make_variational("VFlow, 4 channels", 3.16, 4_030_000, OTHER_SET),
+    _make_variational("VFlow, 6 channels", 3.13, 4_010_000, OTHER_SET),
+    _make_variational("ELF-AR", 3.18, 4_100_000),
     # Table 6: checkerboard, about 500,000 parameters
-    _toy("checkerboard", 6, "Affine Coupling", -3.60, (6.4, 0.04, 0.004)),
-    _toy("checkerboard", 6, "NAF", -3.56, (20.7, 0.06, None)),
-    _toy("checkerboard", 6, "Residual Flow", -3.90, (21.1, 0.10, 0.31)),
-    _toy("checkerboard", 6, "CP-Flow", -3.60, (143, 0.69, 3.5)),
-    _toy("checkerboard", 6, "ELF-AR", -3.56, (12.6, 0.20, 0.54)),
+    _make_toy("checkerboard", 6, "Affine Coupling", -3.60, (6.4, 0.04, 0.004)),
+    _make_toy("checkerboard", 6, "NAF", -3.56, (20.7, 0.06, None)),
+    _make_toy("checkerboard", 6, "Residual Flow", -3.90, (21.1, 0.10, 0.31)),
+    _make_toy("checkerboard", 6, "CP-Flow", -3.60, (143, 0.69, 3.5)),
+    _make_toy("checkerboard", 6, "ELF-AR", -3.56, (12.6, 0.20, 0.54)),
 ]
 """Every figure of the paper's tables. -2.8 is minus the entropy of the eight Gaussians, to two digits."""
 
@@ -184,7 +184,7 @@ The GPUs are Tesla V100 with 32 GB."""
 # --- other papers -----------------------------------------------------------------------------------------------------
 
 
-def _row(
+def _make_row(
     system: str, reference: str, datasets: Sequence[str], values: Sequence[float | None], variational: bool = False
 ) -> list[Published]:
     """Figures of a system, with None for data sets without a figure."""
@@ -199,14 +199,14 @@ def _row(
 _MAF, _FFJORD = "Papamakarios et al. 2017", "Grathwohl et al. 2019"
 
 ORIGINAL = [
-    *_row("MADE", _MAF, TABLE_SETS, [-3.08, 3.56, -20.98, -15.59, 148.85]),
-    *_row("MAF", _MAF, TABLE_SETS, [0.24, 10.08, -17.70, -11.75, 155.69]),
-    *_row("NAF", "Huang et al. 2018", TABLE_SETS, [0.62, 11.96, -15.09, -8.86, 157.73]),
-    *_row("SOS", "Jaini et al. 2019", TABLE_SETS, [0.60, 11.99, -15.15, -8.90, 157.48]),
-    *_row("RQ-NSF (AR)", "Durkan et al. 2019", TABLE_SETS, [0.66, 13.09, -14.01, -9.22, 157.31]),
-    *_row("UMNN", "Wehenkel and Louppe 2019", TABLE_SETS, [0.63, 10.89, -13.99, -9.67, 157.98]),
-    *_row("i-ResNet", "Behrmann et al. 2019", IMAGE_SETS, [1.06, 3.45, None, None]),
-    *_row("RQ-NSF (C)", "Durkan et al. 2019", IMAGE_SETS, [None, 3.38, None, 3.82]),
+    *_make_row("MADE", _MAF, TABLE_SETS, [-3.08, 3.56, -20.98, -15.59, 148.85]),
+    *_make_row("MAF", _MAF, TABLE_SETS, [0.24, 10.08, -17.70, -11.75, 155.69]),
+    *_make_row("NAF", "Huang et al. 2018", TABLE_SETS, [0.62, 11.96, -15.09, -8.86, 157.73]),
+    *_make_row("SOS", "Jaini et al. 2019", TABLE_SETS, [0.60, 11.99, -15.15, -8.90, 157.48]),
+    *_make_row("RQ-NSF (AR)", "Durkan et al. 2019", TABLE_SETS, [0.66, 13.09, -14.01, -9.22, 157.31]),
+    *_make_row("UMNN", "Wehenkel and Louppe 2019", TABLE_SETS, [0.63, 10.89, -13.99, -9.67, 157.98]),
+    *_make_row("i-ResNet", "Behrmann et al. 2019", IMAGE_SETS, [1.06, 3.45, None, None]),
+    *_make_row("RQ-NSF (C)", "Durkan et al. 2019", IMAGE_SETS, [None, 3.38, None, 3.82]),
 ]
 """Systems that the paper leaves out, and the rows of MAF and NAF: the paper has MAF with ten layers on HEPMASS and
 MINIBOONE, where five are better, and NAF with five on BSDS300, where ten are better."""

@@ -196,12 +196,12 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         "gap": -_log_density(fitted, inside.to(device)).mean().item(),
         "steps": [entry["step"] for entry in training.history],
         "losses": [round(-entry["training"], 5) for entry in training.history],
-        "density": [round(p, 5) for p in _log_density(fitted, _places().to(device)).exp().tolist()],
+        "density": [round(p, 5) for p in _log_density(fitted, _make_grid().to(device)).exp().tolist()],
         "parameters": count_parameters(fitted),
     }
 
 
-def _places() -> Tensor:
+def _make_grid() -> Tensor:
     """The points at which densities are drawn."""
     return torch.linspace(-0.25, 1.25, 601)
 
@@ -276,7 +276,7 @@ def _compare(family: str, rough: list[float], smooth: list[float], name: str) ->
 
 
 def _draw(path: Path, runs: dict[str, list[Record]]) -> None:
-    x = _places()
+    x = _make_grid()
     normal = torch.exp(-6 * (x - 0.5) ** 2) * math.sqrt(6 / math.pi)
     with draw_figure(path, columns=3, figsize=(12, 3.9), width_ratios=(1, 1, 0.9)) as (figure, axes):
         for place, family, title in ((axes[0, 0], "elf", "ELF"), (axes[0, 1], "residual", "Residual flow")):

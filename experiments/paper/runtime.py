@@ -138,8 +138,10 @@ def report(plan: Plan, records: dict[str, Record], folder: Path) -> Report:
         f"{record['apart']:.0e}, relatively."
     )
     tables = [
-        _table("Microseconds per network, by its units", "Units", 1e6, sizes["units"], times["units"]),
-        _table(f"Milliseconds per call, {FIXED_UNITS} units", "Networks", 1e3, sizes["batches"], times["batches"]),
+        _tabulate_times("Microseconds per network, by its units", "Units", 1e6, sizes["units"], times["units"]),
+        _tabulate_times(
+            f"Milliseconds per call, {FIXED_UNITS} units", "Networks", 1e3, sizes["batches"], times["batches"]
+        ),
         Table(
             "Fits",
             ["Algorithm", "R² of a + b H²", "Power of H", "R² of a + b N", "Microseconds per network"],
@@ -172,7 +174,7 @@ def _describe_ratios(units: int, times: dict[str, list[float]]) -> str:
     return f"With {units:,} units the paper's algorithm takes {', and '.join(parts)}."
 
 
-def _table(title: str, column: str, scale: float, sizes: list[int], times: dict[str, list[float]]) -> Table:
+def _tabulate_times(title: str, column: str, scale: float, sizes: list[int], times: dict[str, list[float]]) -> Table:
     names = [name for name in LABELS if name in times]
     rows = [
         [
@@ -199,7 +201,7 @@ def _draw(
         for name in ("paper", "elflow"):
             a, b, _ = linear[name]
             label = f"a + b N, R² = {linear['paper'][2]:.4f} and {linear['elflow'][2]:.4f}" if name == "paper" else None
-            _draw_fit(right, sizes["batches"], partial(_line, 1e3 * a, 1e3 * b), label)
+            _draw_fit(right, sizes["batches"], partial(_evaluate_line, 1e3 * a, 1e3 * b), label)
         for place, kind, scale in ((left, "units", 1e6), (right, "batches", 1e3)):
             for name in [name for name in LABELS if name in times[kind]]:
                 color, marker = LOOKS[name]
@@ -215,7 +217,7 @@ def _draw(
         figure.suptitle("Run time of exact Lipschitz constants, one thread", fontsize=12)
 
 
-def _line(begin: float, slope: float, x: Tensor) -> Tensor:
+def _evaluate_line(begin: float, slope: float, x: Tensor) -> Tensor:
     return begin + slope * x
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from elflow.datasets.example import digits
@@ -190,7 +191,7 @@ def _choose_columns(count: int) -> int:
     return fitting[0] if fitting else 8
 
 
-def _draw_picture(place: Axes, picture: Any, heading: str) -> None:
+def _draw_picture(place: Axes, picture: NDArray[np.uint8], heading: str) -> None:
     colors: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 255} if picture.ndim == 2 else {}
     place.imshow(picture, interpolation="nearest", **colors)
     place.set_title(heading)

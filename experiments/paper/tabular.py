@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from elflow.flows.named import build_flow
 from elflow.flows.whitening import Whitened
-from elflow.training import OPTIMIZERS, Recipe, Rows, fit, make_fabric
+from elflow.training import OPTIMIZERS, Recipe, Rows, Training, fit, make_fabric
 from experiments.data import describe_missing
 from experiments.data.maf import MAF_SETS, find_maf, maf_files, read_maf
 from experiments.framework.experiment import Experiment, Job, Option, Plan, Record
@@ -119,21 +119,9 @@ def missing(plan: Plan) -> list[str]:
 
 def work(plan: Plan, settings: Record, folder: Path) -> Record:
     """Fit a model to a data set and score its test rows, in the units of the data."""
-    if plan.data is None:
-        raise FileNotFoundError(describe_missing(settings["set"], " and ".join(maf_files(settings["set"]))))
-    train, val, test = (torch.from_numpy(part) for part in read_maf(settings["set"], plan.data, settings["seed"]))
-    loc, scale = train.mean(0), train.std(0)
-    for part in (train, val, test):
-        part.sub_(loc).div_(scale)
-    volume = -float(scale.double().log().sum())
-    if not (scale > 0).all() or len(test) < 2:
-        constant = [i for i, value in enumerate(scale.tolist()) if not value > 0]
-        raise ValueError(
-            f"{settings['set']} must have columns that vary and two test rows, got the constant columns {constant} "
-            f"and {len(test)} test rows"
-        )
-    record = {"set": settings["set"], "model": settings["model"], "rows": len(train), "features": train.shape[1]}
+    train, val, test, volume = _read_standardized(plan, settings)
     features = train.shape[1]
+    record = {"set": settings["set"], "model": settings["model"], "rows": len(train), "features": features}
     if settings["model"] == "gaussian":
         scores = _summarize(_score_gaussian(train, test) + volume)
         return record | scores | {"parameters": features * (features + 3) // 2}
@@ -160,29 +148,48 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         fingerprint=json.dumps(settings, sort_keys=True),
         fabric=make_fabric(settings.get("device", "cpu")),
     )
+    scores = _summarize(_log_prob(best.cpu(), test) + volume)
+    described = _describe_training(training, settings, volume)
+    sizes = {"parameters": count_parameters(flow), "cpu_seconds": time.process_time() - start}
+    return record | scores | described | sizes
+
+
+def _read_standardized(plan: Plan, settings: Record) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Standardised training, validation and test rows, and the log-volume that converts scores to units of the data."""
+    if plan.data is None:
+        raise FileNotFoundError(describe_missing(settings["set"], " and ".join(maf_files(settings["set"]))))
+    train, val, test = (torch.from_numpy(part) for part in read_maf(settings["set"], plan.data, settings["seed"]))
+    loc, scale = train.mean(0), train.std(0)
+    for part in (train, val, test):
+        part.sub_(loc).div_(scale)
+    if not (scale > 0).all() or len(test) < 2:
+        constant = [i for i, value in enumerate(scale.tolist()) if not value > 0]
+        raise ValueError(
+            f"{settings['set']} must have columns that vary and two test rows, got the constant columns {constant} "
+            f"and {len(test)} test rows"
+        )
+    return train, val, test, -float(scale.double().log().sum())
+
+
+def _describe_training(training: Training, settings: Record, volume: float) -> Record:
+    """Settings, length and curve of a training, with log-likelihoods in units of the data."""
     history = [entry for entry in training.history if math.isfinite(entry["validation"])]
     shown = history[:: max(1, len(history) // 200)]
-    return (
-        record
-        | _summarize(_log_prob(best.cpu(), test) + volume)
-        | {
-            "validation": max(entry["validation"] for entry in history) + volume,
-            "parameters": count_parameters(flow),
-            "steps": history[-1]["step"],
-            "training": training.seconds,
-            "stopped": training.stopped,
-            "whitened": settings["whiten"],
-            "cell": settings.get("cell", ""),
-            "batch_size": settings["recipe"]["batch_size"],
-            "optimizer": settings["recipe"]["optimizer"],
-            "cpu_seconds": time.process_time() - start,
-            "curve": {
-                "step": [entry["step"] for entry in shown],
-                "seconds": [entry["seconds"] for entry in shown],
-                "validation": [round(entry["validation"] + volume, 4) for entry in shown],
-            },
-        }
-    )
+    return {
+        "validation": max(entry["validation"] for entry in history) + volume,
+        "steps": history[-1]["step"],
+        "training": training.seconds,
+        "stopped": training.stopped,
+        "whitened": settings["whiten"],
+        "cell": settings.get("cell", ""),
+        "batch_size": settings["recipe"]["batch_size"],
+        "optimizer": settings["recipe"]["optimizer"],
+        "curve": {
+            "step": [entry["step"] for entry in shown],
+            "seconds": [entry["seconds"] for entry in shown],
+            "validation": [round(entry["validation"] + volume, 4) for entry in shown],
+        },
+    }
 
 
 @torch.no_grad()

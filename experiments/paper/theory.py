@@ -45,29 +45,31 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
 def check_convergence(count: int) -> Record:
     """Equation 3.2 with its two sides: the error after n steps over `Lip^n / (1 - Lip) |x_1 - x_0|`, which must not
     exceed 1 in one dimension, and does over whole vectors."""
-    ratios = {f"{c:g}": _worst_of_networks(c, count) for c in BOUNDS}
-    vectors = {f"{c:g}": _worst_of_vectors(c, count // 10 + 1) for c in BOUNDS}
+    ratios = {f"{c:g}": _find_worst_of_networks(c, count) for c in BOUNDS}
+    vectors = {f"{c:g}": _find_worst_of_vectors(c, count // 10 + 1) for c in BOUNDS}
     return {"ratios": ratios, "vectors": vectors, "networks": count}
 
 
-def _worst_of_networks(c: float, count: int) -> float:
+def _find_worst_of_networks(c: float, count: int) -> float:
     w1, b1, w2 = torch.randn(3, count, UNITS, dtype=torch.float64)
     b2, y = torch.randn(2, count, dtype=torch.float64)
     x = elf_inverse(y, w1, b1, w2, b2, bound=c)
     constant = lipschitz(w1, b1, w2).clamp(max=c)
-    return _worst_ratio(lambda guess: guess + y - elf(guess, w1, b1, w2, b2, bound=c)[0], y, x, constant)
+    return _find_worst_ratio(lambda guess: guess + y - elf(guess, w1, b1, w2, b2, bound=c)[0], y, x, constant)
 
 
 @torch.no_grad()
-def _worst_of_vectors(c: float, count: int, features: int = 8) -> float:
+def _find_worst_of_vectors(c: float, count: int, features: int = 8) -> float:
     layer = MaskedELFTransform(features, units=UNITS, bound=c).double()
     for p in layer.hyper.parameters():
         p.add_(0.3 * torch.randn_like(p))
     t, y = layer(), torch.randn(count, features, dtype=torch.float64)
-    return _worst_ratio(lambda guess: guess + y - t(guess), y, t.inv(y), torch.full((count,), c, dtype=torch.float64))
+    return _find_worst_ratio(
+        lambda guess: guess + y - t(guess), y, t.inv(y), torch.full((count,), c, dtype=torch.float64)
+    )
 
 
-def _worst_ratio(step: Callable[[Tensor], Tensor], start: Tensor, x: Tensor, constant: Tensor) -> float:
+def _find_worst_ratio(step: Callable[[Tensor], Tensor], start: Tensor, x: Tensor, constant: Tensor) -> float:
     """The largest error relative to its bound over 60 steps."""
 
     def norm(value: Tensor) -> Tensor:

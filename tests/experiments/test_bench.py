@@ -337,7 +337,7 @@ def test_differences_of_samples():
         "unseen categories": {"c": 1},
         "missing values": ["n"],
     }
-    assert mixed._total_variation(pd.Series([1, 1, 2]), pd.Series([1, 2, 2])) == pytest.approx(1 / 3)
+    assert mixed._measure_total_variation(pd.Series([1, 1, 2]), pd.Series([1, 2, 2])) == pytest.approx(1 / 3)
 
 
 @pytest.mark.slow

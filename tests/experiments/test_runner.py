@@ -421,7 +421,7 @@ def test_the_page_is_about_all_results_in_the_folder(output):
     ],
 )
 def test_markdown_in_the_page(markdown, html):
-    assert _page._inline(markdown) == html
+    assert _page._render_inline(markdown) == html
 
 
 @pytest.mark.slow
@@ -657,7 +657,7 @@ def test_the_commands_of_the_stored_results(monkeypatch):
     rows = re.findall(r"^\| `([\w-]+)\.json`.* `([^`]+)` \|$", (RESULTS / "README.md").read_text(), re.MULTILINE)
     assert sorted(name for name, _ in rows) == sorted(path.stem for path in (RESULTS / "bench").glob("*.json"))
     for name, arguments in rows:
-        options = command._parser().parse_args(["bench", *arguments.split()])
+        options = command._build_parser().parse_args(["bench", *arguments.split()])
         command._check_keep(options, options.names)
         assert (options.keep or options.names[0]) == name
         each = GROUPS["bench"].load(options.names[0])

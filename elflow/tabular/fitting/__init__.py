@@ -1,0 +1,1 @@
+"""Preparation of a fit: settings, split into training and validation rows, encoded rows in memory or in files."""

@@ -1,0 +1,1 @@
+"""Model files of fitted densities: configuration, weights, and scores of fixed rows that verify a file."""
