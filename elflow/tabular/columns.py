@@ -26,6 +26,8 @@ __all__ = ["COLUMN_KINDS", "Column"]
 
 MAX_TEXT_SHOWN = 60
 """Maximum number of characters of a column's name, and of its values, in the text of a column."""
+END_TOLERANCE = 1e-9
+"""Relative error of the ends of intervals."""
 MAX_LOOKED_UP = 1_000
 """Number of values up to which categories are looked up one by one: an index of pandas takes longer to build."""
 
@@ -183,11 +185,11 @@ class Column(ColumnFields):
         """Intervals of z of grid points: lower ends, and widths with a negative sign."""
         assert isinstance(self.map, Warp)
         step = self.step or 1.0
-        numbers = _grids.skip_atoms(integers, self._atom_integers).astype(np.float64)
-        points = np.concatenate([(numbers - 0.5) * step, (numbers + 0.5) * step, numbers * step])
+        first, size = self.heaps.find_lower(integers), self.heaps.find_widths(integers)
+        points = np.concatenate([first, first + size, first + size / 2]) * step
         (low, high, _), (_, _, log_slope) = (part.reshape(3, -1) for part in self.map(points))
         # Far from the origin, the difference is mostly rounding; the slope is not.
-        by_slope = step * np.exp(np.minimum(log_slope, 600.0))
+        by_slope = size * step * np.exp(np.minimum(log_slope, 600.0))
         width = np.where(high - low > 1e-6 * np.abs(low), high - low, by_slope)
         return low, -np.maximum(width, 1e-300)
 
@@ -259,13 +261,13 @@ class Column(ColumnFields):
         x = np.clip(self.map.inverse(z), *self.sampled_bounds)
         if self.step is None or np.abs(x).max(initial=0) >= 2.0**52 * self.step:
             return x
-        multiples = np.round(x / self.step).astype(np.int64)
-        if self.dithered:
-            # A point on the bound is half a step beyond the last value, and may be rounded to the wrong side.
-            low, high = self.sampled_bounds
-            multiples = np.clip(multiples, np.ceil(low / self.step), np.floor(high / self.step)).astype(np.int64)
-            multiples = _grids.unskip_atoms(multiples, self._atom_integers)
-        return _grids.multiply_step(multiples, self.step)
+        if not self.dithered:
+            return _grids.multiply_step(np.round(x / self.step).astype(np.int64), self.step)
+        # A point on the bound is an end of the last value's interval, and may be rounded to the wrong side.
+        ends = np.array(self.sampled_bounds) / self.step
+        margins = np.where(np.isfinite(ends), END_TOLERANCE * np.maximum(1.0, np.abs(ends)), 0.0)
+        inside = np.clip(x / self.step, ends[0] + margins[0], ends[1] - margins[1])
+        return _grids.multiply_step(self.heaps.find_integers(inside), self.step)
 
     def _decode_integers(self, integers: IntArray) -> pd.Series:
         """Values that integers represent: see `to_integers`."""
