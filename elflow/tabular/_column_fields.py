@@ -42,6 +42,8 @@ class ColumnFields:
     """Declared bounds of numbers; the density outside is zero. Inferred bounds are those of `map`, and are soft."""
     ordered: bool = False
     """Whether the categories have an order."""
+    categories: tuple[Level, ...] | None = None
+    """Categories in the order of the dtype, if `levels` are arranged by another column: see `arrange_categories`."""
     unit: str = "ns"
     """Unit of `step` for datetimes."""
     local: bool = False
@@ -83,6 +85,16 @@ class ColumnFields:
         if self.kind != "category" or self.ordered or self.levels is None:
             return True
         return all(isinstance(level, int | float) for level in self.levels) and list(self.levels) == sorted(self.levels)
+
+    @property
+    def dtype_levels(self) -> tuple[Level, ...]:
+        """Categories in the order of the dtype."""
+        return self.categories or self.levels or ()
+
+    @property
+    def is_arranged(self) -> bool:
+        """Whether categories without an order of their own follow a column of numbers."""
+        return self.categories is not None
 
     @property
     def z_range(self) -> tuple[float, float]:
@@ -171,6 +183,10 @@ class ColumnFields:
             raise ValueError(f"column {self.name!r} of kind {self.kind} must have levels only if it has categories")
         if self.levels is not None and not 0 < len(set(map(_identify, self.levels))) == len(self.levels):
             raise ValueError(f"column {self.name!r} must have different levels, got {self.levels[:5]}")
+        if self.categories is not None and set(map(_identify, self.categories)) != set(
+            map(_identify, self.levels or ())
+        ):
+            raise ValueError(f"column {self.name!r} must have the same categories in both orders")
         if self.kind == "category" and self.levels is not None and isinstance(self.map, Steps):
             first, last = int(self.map.edges[0]), int(self.map.edges[-1])
             if first < 0 or last > len(self.levels):

@@ -116,6 +116,21 @@ class Column(ColumnFields):
             **facts, **describe_states(states, atoms, locate_atoms(present, atoms), model_missing and n_missing > 0)
         )
 
+    def arrange(self, order: IntArray, values: pd.Series, counts: Mapping[Any, int] | None = None) -> Column:
+        """The same column of categories in another order.
+
+        Arguments:
+            order: Positions of the categories, `(K,)`.
+            values: The fitted values, `(N,)`.
+            counts: Number of rows of each category in the whole table, if the values are only some of its rows.
+        """
+        assert self.levels is not None
+        levels = tuple(self.levels[i] for i in order)
+        column = replace(self, levels=levels, categories=self.levels)
+        integers = column.to_integers(_kinds.convert_objects(self.name, values[values.notna()]))
+        of_levels = None if counts is None else np.array([counts.get(level, 0) for level in levels])
+        return replace(column, map=Steps.fit(integers, False, of_levels, has_gaps=False))
+
     def recount(self, values: pd.Series) -> Column:
         """The same column with the frequencies of some of the fitted values, `(N,)`."""
         return self.with_counts(self.count(values))
@@ -341,7 +356,7 @@ class Column(ColumnFields):
     def _restore(self, values: pd.Series, is_missing: BoolArray | None) -> pd.Series:
         """Convert values to the dtype of the column, and remove those that are missing."""
         if self.dtype == "category":
-            result = pd.Series(pd.Categorical(values, categories=list(self.levels or ()), ordered=self.ordered))
+            result = pd.Series(pd.Categorical(values, categories=list(self.dtype_levels), ordered=self.ordered))
         elif self.single_digits is not None:
             result = pd.Series(_grids.round_to_single(values.to_numpy(np.float64), self.single_digits))
             result = result.astype(self.dtype)

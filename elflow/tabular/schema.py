@@ -12,6 +12,7 @@ import pandas as pd
 
 from elflow._checks import check_choice, warn_user
 from elflow.flows.dequantization import Cells
+from elflow.tabular._arrangement import arrange_categories
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._identifiers import is_identifier
 from elflow.tabular._kinds import Declaration, check_objects, describe_dates_as_text, holds_dates_as_text
@@ -107,6 +108,8 @@ class Schema:
             Column.fit(frame[name], declared.get(name), missing == "model", infer_bounds, survey.counts.get(name))
             for name in frame.columns
         )
+        if infer_bounds:  # not for a context, in which categories have no cells
+            columns = arrange_categories(columns, frame, survey.counts)
         return cls(columns, "pandas", ignored=tuple(ignored)).with_labels_of(table)
 
     def recount(self, frame: pd.DataFrame) -> Schema:
