@@ -615,6 +615,19 @@ def test_isolated_whole_numbers_are_atoms(fill):
     assert find_atoms(np.append(rng.integers(1, 40, 750), [200.0, 201.0, 202.0]), 1.0).tolist() == []
 
 
+@pytest.mark.parametrize("fill", [-999, 999])
+def test_values_beside_a_fill_value_keep_their_ends(fill):
+    """Ages of 18 to 79, and 999 for unknown ones: 999 was a bound, so that 2 % of samples were over 79."""
+    x = np.random.default_rng(0).integers(18, 80, 2000).astype(float)
+    x[:60] = fill
+    with pytest.warns(UserWarning, match="values far from all others"):
+        column = Column.fit(pd.Series(x, name="age"))
+    assert column.atoms == (fill,)
+    samples = column.decode(np.random.default_rng(1).normal(size=10_000))
+    assert samples.min() >= 18
+    assert samples.max() <= 79
+
+
 def test_groups_of_amounts_have_no_exponentials_of_exponentials():
     """Several lognormal groups are skewed on the scale of logarithms, but their tails are light there."""
     rng = np.random.default_rng(0)

@@ -238,9 +238,10 @@ def bounds_at_atoms(distinct: FloatArray, rest: FloatArray, atoms: FloatArray) -
     Example:
         >>> bounds_at_atoms(np.array([0.0, 3.0, 8.0]), np.array([3.0, 8.0]), np.array([0.0]))
         (0.0, inf)
+        >>> bounds_at_atoms(np.array([3.0, 8.0, 999.0]), np.array([3.0, 8.0]), np.array([999.0]))
     """
-    # An atom far away from all other values is no bound.
-    reach = MAX_BOUND_DISTANCE * robust_scale(rest)
+    # Values that are clipped come close to the bound: an atom far away from all others stands for something else.
+    reach = min(MAX_BOUND_DISTANCE * robust_scale(rest), float(rest.max() - rest.min()))
     is_low = len(atoms) > 0 and atoms[0] == distinct[0] and rest.min() - atoms[0] <= reach
     is_high = len(atoms) > 0 and atoms[-1] == distinct[-1] and atoms[-1] - rest.max() <= reach
     if not is_low and not is_high:
