@@ -38,6 +38,11 @@ def with_atoms(rng, x, **shares):
     return x
 
 
+def round_some(rng, x, share, step):
+    """Round a share of the values to multiples of a step, and the others to integers."""
+    return np.where(rng.random(len(x)) < share, np.round(x / step) * step, np.round(x))
+
+
 GENERATORS = {
     "normal": lambda r: r.normal(size=N),
     "heavy tails": lambda r: r.standard_t(2, N),
@@ -75,6 +80,7 @@ GENERATORS = {
     "integers": lambda r: r.normal(170, 12, N).round().astype(int),
     "counts": lambda r: r.poisson(3, N),
     "counts with zeros": lambda r: with_atoms(r, r.negative_binomial(5, 0.05, N), _30=0).astype(int),
+    "amounts": lambda r: round_some(r, with_atoms(r, r.lognormal(8, 0.7, N), _40=0.0), share=0.9, step=50),
     "heaped ages": lambda r: np.where(r.random(N) < 0.5, r.integers(4, 16, N) * 5, r.integers(20, 80, N)),
     "large integers": lambda r: r.lognormal(10, 1, N).astype(int),
     "a counter": lambda r: np.arange(N),
@@ -243,9 +249,12 @@ def test_treatment_follows_from_the_data():
         "tenths with an atom inside": (21,),
         "prices up to a cap": (50,),
         "counts with zeros": (0,),
+        "amounts": (0,),
     }
     dithered = {name for name, column in columns.items() if column.dithered}
     assert {"tenths", "integers", "rain in tenths", "counts with zeros", "tenths with an atom inside"} <= dithered
+    periods = {name: column.period for name, column in columns.items() if column.period > 1}
+    assert periods == {"amounts": 50}
     discrete = {name for name, column in columns.items() if column.is_discrete}
     assert discrete == {
         "prices that end in 99",
@@ -376,20 +385,19 @@ def test_counts_of_cells_leave_out_new_integers():
 
 @pytest.mark.parametrize(("n_rows", "max_gap"), [(200, 1.8), (2000, 0.16)])
 def test_new_values_have_their_probability(n_rows, max_gap):
-    """Seconds in minutes, with three decimals: most points of the grid are empty, and others are by chance."""
+    """Seconds in minutes, in thousandths: most integers do not occur, and others do not by chance."""
     rng = np.random.default_rng(0)
     is_short = rng.random(12_000) < 0.35
     seconds = np.where(is_short, rng.normal(120, 15, 12_000), rng.normal(260, 25, 12_000)).round()
-    minutes = (seconds / 60).round(3)
-    fitted, new = pd.Series(minutes[:n_rows], name="x"), pd.Series(minutes[n_rows:], name="x")
-    column = Column.fit(fitted)
-    assert column.is_discrete
-    probability = 1 - column.encode(pd.Series(fitted.unique(), name="x"))[1].sum()
-    n_once = (fitted.value_counts() == 1).sum()
+    thousandths = (seconds / 60 * 1000).round().astype(int)
+    fitted, new = thousandths[:n_rows], thousandths[n_rows:]
+    steps = Steps.fit(fitted)
+    distinct, counts = np.unique(fitted, return_counts=True)
+    probability, n_once = 1 - steps.encode(distinct)[1].sum(), (counts == 1).sum()
     assert 0.8 * n_once / n_rows < probability < 1.2 * n_once / n_rows  # the estimate of Good and Turing
-    truth = np.log(0.35 * norm.pdf(seconds, 120, 15) + 0.65 * norm.pdf(seconds, 260, 25)).mean() - np.log(0.001)
+    truth = np.log(0.35 * norm.pdf(seconds, 120, 15) + 0.65 * norm.pdf(seconds, 260, 25)).mean()
     # With half a count for all new values together, the gaps were 2.5 and 0.17 nats.
-    assert 0 < truth - log_density(column, new).mean() < max_gap
+    assert 0 < truth - np.log(steps.encode(new)[1]).mean() < max_gap
 
 
 def test_an_atom_at_the_upper_end_leaves_the_bound_at_zero():
@@ -605,6 +613,19 @@ def test_isolated_whole_numbers_are_atoms(fill):
         column = Column.fit(pd.Series(values, name="lag"))
     assert column.atoms == (fill,)
     assert find_atoms(np.append(rng.integers(1, 40, 750), [200.0, 201.0, 202.0]), 1.0).tolist() == []
+
+
+@pytest.mark.parametrize("fill", [-999, 999])
+def test_values_beside_a_fill_value_keep_their_ends(fill):
+    """Ages of 18 to 79, and 999 for unknown ones: 999 was a bound, so that 2 % of samples were over 79."""
+    x = np.random.default_rng(0).integers(18, 80, 2000).astype(float)
+    x[:60] = fill
+    with pytest.warns(UserWarning, match="values far from all others"):
+        column = Column.fit(pd.Series(x, name="age"))
+    assert column.atoms == (fill,)
+    samples = column.decode(np.random.default_rng(1).normal(size=10_000))
+    assert samples.min() >= 18
+    assert samples.max() <= 79
 
 
 def test_groups_of_amounts_have_no_exponentials_of_exponentials():

@@ -234,3 +234,19 @@ def test_cycles_of_times():
     assert warnings_of(pd.DataFrame({"when": few_days, "a": A})) == []
     with pytest.raises(ValueError, match=r"convert it with .dt.total_seconds\(\)"):
         FlowDensity().fit_schema(pd.DataFrame({"stay": DAYS - DAYS[0], "a": A}))
+
+
+def test_products_of_a_few_prices_are_found():
+    """Eight prices are categories; the warning said that the total determines them, and to drop the price."""
+    price = RNG.choice([4.99, 9.99, 19.99, 29.5, 49.0, 99.99, 100.0, 250.0], N)
+    frame = pd.DataFrame({"price": price, "items": ITEMS, "total": (price * ITEMS).round(2)})
+    (text,) = warnings_of(frame)
+    assert text.startswith("column 'total' is a product of powers of 'price', 'items'")
+
+
+def test_spellings_of_categories_are_named():
+    frame = pd.DataFrame({"sex": RNG.choice(["m", "f", "M", " f", "x y"], N), "x": A})
+    (text,) = warnings_of(frame)
+    assert text.startswith("column 'sex' has categories that differ only in case or white space: ")
+    assert {"'m'", "'M'", "'f'", "' f'"} == set(text.split(": ")[1].split(". ")[0].replace("; ", ", ").split(", "))
+    assert warnings_of(frame.assign(sex=RNG.choice(["a b", "ab", "c"], N))) == []

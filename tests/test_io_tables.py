@@ -335,3 +335,15 @@ def test_memory_is_bounded(tmp_path):
     for _ in scan_table(tmp_path / "t.parquet", [column(f"x{i}") for i in range(4)]):
         peak = max(peak, pa.total_allocated_bytes() - before)
     assert peak < 30e6  # of 96 MB
+
+
+def test_white_space_around_categories_of_a_model_is_kept(write):
+    """A model of a table in memory has both; they were read as the same category, or as an unknown one."""
+    path = write("size,kind\n1,Travel \n2, Travel\n3,Travel\n4, NA \n")
+    like = column("kind", "str", "category", levels=("Travel ", "Travel"))
+    assert scanned(path, column("size"), like)["kind"].fillna("missing").tolist() == [
+        "Travel ",
+        "Travel",
+        "Travel",
+        "missing",
+    ]

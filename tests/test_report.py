@@ -29,7 +29,7 @@ from elflow.report._correlations import Correlations, compare_correlations
 from elflow.report._format import format_number
 from elflow.report._page import render_page
 from elflow.report._pit import Pit
-from elflow.report._plots import STYLE
+from elflow.report._plots import STYLE, draw_histogram
 from elflow.report._tables import Column
 from elflow.report._tails import compare_tails
 from elflow.report._two_sample import compute_auc, run_two_sample_test
@@ -741,3 +741,11 @@ def test_tails_of_groups_are_judged(written):
     light = Column("amount", "continuous", real, np.clip(good.sampled, *np.quantile(real, [0.05, 0.95])))
     assert "times as rarely among" in judge_tails(light).reading
     assert judge_tails(labels).level == ""
+
+
+@pytest.mark.parametrize("days", [0.02, 0.1, 1.97, 30, 690, 4000])
+def test_histograms_of_dates_have_ticks(days):
+    """Matplotlib had no interval for 19 to 23 months, and its warning was that of the command."""
+    edges = 1_672_531_200 + np.linspace(0, days * 86400, 11)
+    marginal = SimpleNamespace(kind="datetime", edges=edges, real=np.full(10, 0.1), sampled=np.full(10, 0.1))
+    assert "<svg" in draw_histogram(marginal, "x")

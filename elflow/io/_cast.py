@@ -132,7 +132,7 @@ def convert_column(
     if pa.types.is_dictionary(values.type):
         values = _decode_dictionary(values)
     if is_text(values.type):
-        values = trim_text(values, missing)
+        values = _trim_unless_level(values, column, missing)
     types = pd.api.types
     if types.is_bool_dtype(dtype):
         result = _parse(name, values, row, "true or false", _parse_booleans)
@@ -152,6 +152,14 @@ def convert_column(
     if not result.null_count or not (types.is_bool_dtype(dtype) or types.is_integer_dtype(dtype)):
         series = _narrow(name, series, dtype)
     return series.rename(name)
+
+
+def _trim_unless_level(values: Values, column: ColumnType, missing: Sequence[str]) -> Values:
+    """Trim text, except categories with white space around them: models of tables in memory may have such ones."""
+    levels = getattr(column, "levels", None) or ()
+    spaced = [level for level in levels if isinstance(level, str) and level != level.strip()]
+    trimmed = trim_text(values, missing)
+    return pc.if_else(pc.is_in(values, pa.array(spaced, values.type)), values, trimmed) if spaced else trimmed
 
 
 def to_pandas(values: Values) -> pd.Series:

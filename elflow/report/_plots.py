@@ -16,7 +16,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.dates import HOURLY, MINUTELY, MONTHLY, SECONDLY, AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
@@ -218,12 +218,21 @@ def draw_histogram(marginal: Marginal, name: str) -> str:
         axes.tick_params(labelsize=11)
         axes.spines["left"].set_visible(False)
         if marginal.kind == "datetime":
-            locator = AutoDateLocator(minticks=2, maxticks=4)
+            locator = _make_date_locator()
             axes.xaxis.set_major_locator(locator)
             axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=False))
         else:
             _set_ticks(axes.xaxis, 3)
         return _render_svg(figure, name, "Histogram of real and sampled values")
+
+
+def _make_date_locator() -> AutoDateLocator:
+    """Positions of at most four ticks of dates."""
+    locator = AutoDateLocator(minticks=2, maxticks=4)
+    # Without these, there is no interval for 19 to 23 months, for instance, and matplotlib warns about it.
+    for frequency, interval in {MONTHLY: 12, HOURLY: 24, MINUTELY: 60, SECONDLY: 60}.items():
+        locator.intervald[frequency] = [*locator.intervald[frequency], interval]
+    return locator
 
 
 def draw_bins(reference: Sequence[float], new: Sequence[float], labels: Sequence[str], name: str) -> str:

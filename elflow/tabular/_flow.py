@@ -91,8 +91,12 @@ def build_model(
     independent: list[int] = []
     if dequantization == "auto":
         dequantization = choose_dequantization(schema)
-        # The place of a category among others without an order says nothing: correlations with it are accidents.
-        unordered = [column for column in schema.columns if not column.has_order and len(column.levels or ()) > 2]
+        # The place of a category among others without any order says nothing: correlations with it are accidents.
+        unordered = [
+            column
+            for column in schema.columns
+            if not column.has_order and not column.is_arranged and len(column.levels or ()) > 2
+        ]
         independent = [schema.positions(column.name)[-1] for column in unordered]
     context = 0 if context_schema is None else context_schema.context_features
     arguments = {key: value for key, value in options.items() if key not in MIXTURE_OPTIONS}

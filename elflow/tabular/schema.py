@@ -15,6 +15,7 @@ from elflow.flows.dequantization import Cells
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._text import shorten
 from elflow.tabular.columns import Column
+from elflow.tabular.columns._arrangement import arrange_categories
 from elflow.tabular.columns._identifiers import is_identifier
 from elflow.tabular.columns._kinds import Declaration, check_objects, describe_dates_as_text, holds_dates_as_text
 from elflow.tabular.columns._survey import Survey
@@ -107,6 +108,8 @@ class Schema:
             Column.fit(frame[name], declared.get(name), missing == "model", infer_bounds, survey.counts.get(name))
             for name in frame.columns
         )
+        if infer_bounds:  # not for a context, in which categories have no cells
+            columns = arrange_categories(columns, frame, survey.counts)
         return cls(columns, "pandas", ignored=tuple(ignored)).with_labels_of(table)
 
     def recount(self, frame: pd.DataFrame) -> Schema:

@@ -26,6 +26,8 @@ __all__ = ["COLUMN_KINDS", "Column"]
 
 MAX_TEXT_SHOWN = 60
 """Maximum number of characters of a column's name, and of its values, in the text of a column."""
+END_TOLERANCE = 1e-9
+"""Relative error of the ends of intervals."""
 MAX_LOOKED_UP = 1_000
 """Number of values up to which categories are looked up one by one: an index of pandas takes longer to build."""
 
@@ -114,6 +116,21 @@ class Column(ColumnFields):
             **facts, **describe_states(states, atoms, locate_atoms(present, atoms), model_missing and n_missing > 0)
         )
 
+    def arrange(self, order: IntArray, values: pd.Series, counts: Mapping[Any, int] | None = None) -> Column:
+        """The same column of categories in another order.
+
+        Arguments:
+            order: Positions of the categories, `(K,)`.
+            values: The fitted values, `(N,)`.
+            counts: Number of rows of each category in the whole table, if the values are only some of its rows.
+        """
+        assert self.levels is not None
+        levels = tuple(self.levels[i] for i in order)
+        column = replace(self, levels=levels, categories=self.levels)
+        integers = column.to_integers(_kinds.convert_objects(self.name, values[values.notna()]))
+        of_levels = None if counts is None else np.array([counts.get(level, 0) for level in levels])
+        return replace(column, map=Steps.fit(integers, False, of_levels, has_gaps=False))
+
     def recount(self, values: pd.Series) -> Column:
         """The same column with the frequencies of some of the fitted values, `(N,)`."""
         return self.with_counts(self.count(values))
@@ -183,11 +200,11 @@ class Column(ColumnFields):
         """Intervals of z of grid points: lower ends, and widths with a negative sign."""
         assert isinstance(self.map, Warp)
         step = self.step or 1.0
-        numbers = _grids.skip_atoms(integers, self._atom_integers).astype(np.float64)
-        points = np.concatenate([(numbers - 0.5) * step, (numbers + 0.5) * step, numbers * step])
+        first, size = self.heaps.find_lower(integers), self.heaps.find_widths(integers)
+        points = np.concatenate([first, first + size, first + size / 2]) * step
         (low, high, _), (_, _, log_slope) = (part.reshape(3, -1) for part in self.map(points))
         # Far from the origin, the difference is mostly rounding; the slope is not.
-        by_slope = step * np.exp(np.minimum(log_slope, 600.0))
+        by_slope = size * step * np.exp(np.minimum(log_slope, 600.0))
         width = np.where(high - low > 1e-6 * np.abs(low), high - low, by_slope)
         return low, -np.maximum(width, 1e-300)
 
@@ -259,13 +276,13 @@ class Column(ColumnFields):
         x = np.clip(self.map.inverse(z), *self.sampled_bounds)
         if self.step is None or np.abs(x).max(initial=0) >= 2.0**52 * self.step:
             return x
-        multiples = np.round(x / self.step).astype(np.int64)
-        if self.dithered:
-            # A point on the bound is half a step beyond the last value, and may be rounded to the wrong side.
-            low, high = self.sampled_bounds
-            multiples = np.clip(multiples, np.ceil(low / self.step), np.floor(high / self.step)).astype(np.int64)
-            multiples = _grids.unskip_atoms(multiples, self._atom_integers)
-        return _grids.multiply_step(multiples, self.step)
+        if not self.dithered:
+            return _grids.multiply_step(np.round(x / self.step).astype(np.int64), self.step)
+        # A point on the bound is an end of the last value's interval, and may be rounded to the wrong side.
+        ends = np.array(self.sampled_bounds) / self.step
+        margins = np.where(np.isfinite(ends), END_TOLERANCE * np.maximum(1.0, np.abs(ends)), 0.0)
+        inside = np.clip(x / self.step, ends[0] + margins[0], ends[1] - margins[1])
+        return _grids.multiply_step(self.heaps.find_integers(inside), self.step)
 
     def _decode_integers(self, integers: IntArray) -> pd.Series:
         """Values that integers represent: see `to_integers`."""
@@ -339,7 +356,7 @@ class Column(ColumnFields):
     def _restore(self, values: pd.Series, is_missing: BoolArray | None) -> pd.Series:
         """Convert values to the dtype of the column, and remove those that are missing."""
         if self.dtype == "category":
-            result = pd.Series(pd.Categorical(values, categories=list(self.levels or ()), ordered=self.ordered))
+            result = pd.Series(pd.Categorical(values, categories=list(self.dtype_levels), ordered=self.ordered))
         elif self.single_digits is not None:
             result = pd.Series(_grids.round_to_single(values.to_numpy(np.float64), self.single_digits))
             result = result.astype(self.dtype)

@@ -41,6 +41,10 @@ def _describe_numbers(column: Column) -> str:
         ends = column.decode_numbers(np.array([column.map.first, column.map.last]))
         low, high = min([ends[0], *column.atoms]), max([ends[1], *column.atoms])
         text = f"{low:.15g} to {high:.15g}" + ("" if column.step == 1.0 else f" in steps of {column.step:g}")
+        if column.residues == (0,):
+            text += f", {column.residue_shares[0]:.1%} multiples of {column.period * column.step:g}"
+        elif column.residues:
+            text += f", {sum(column.residue_shares):.1%} at {len(column.residues)} of every {column.period} steps"
     else:
         low, high = float(column.map.low), float(column.map.high)
         if np.isinf(low) and np.isinf(high):

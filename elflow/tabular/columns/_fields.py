@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.special import ndtr, ndtri
 
 from elflow._checks import check_choice
 from elflow.tabular._arrays import FloatArray, IntArray
+from elflow.tabular.columns._heaps import MAX_PERIOD, Heaps
 from elflow.tabular.columns._kinds import COLUMN_KINDS, Level
 from elflow.tabular.columns._steps import Steps
 from elflow.tabular.columns._warps import Warp
@@ -40,6 +42,8 @@ class ColumnFields:
     """Declared bounds of numbers; the density outside is zero. Inferred bounds are those of `map`, and are soft."""
     ordered: bool = False
     """Whether the categories have an order."""
+    categories: tuple[Level, ...] | None = None
+    """Categories in the order of the dtype, if `levels` are arranged by another column: see `arrange_categories`."""
     unit: str = "ns"
     """Unit of `step` for datetimes."""
     local: bool = False
@@ -51,6 +55,12 @@ class ColumnFields:
     shares: tuple[float, ...] = ()
     """Fractions of the states, if there are several: atoms below the median of the other values, these other values,
     atoms above, missing values."""
+    period: int = 1
+    """Number of steps after which heaps repeat, if values are more frequent at some points of the grid: see `Heaps`."""
+    residues: tuple[int, ...] = ()
+    """Remainders of heaps when multiples of the step are divided by the period."""
+    residue_shares: tuple[float, ...] = ()
+    """Fractions of the values at these heaps, among those that are not atoms."""
     position: int = 0
     """Position of the state of all values that are neither atoms nor missing."""
 
@@ -77,6 +87,16 @@ class ColumnFields:
         return all(isinstance(level, int | float) for level in self.levels) and list(self.levels) == sorted(self.levels)
 
     @property
+    def dtype_levels(self) -> tuple[Level, ...]:
+        """Categories in the order of the dtype."""
+        return self.categories or self.levels or ()
+
+    @property
+    def is_arranged(self) -> bool:
+        """Whether categories without an order of their own follow a column of numbers."""
+        return self.categories is not None
+
+    @property
     def z_range(self) -> tuple[float, float]:
         """Range of z that contains all but a negligible part of the column's distribution."""
         if isinstance(self.map, Steps):
@@ -96,14 +116,14 @@ class ColumnFields:
         """Smallest and largest argument of the map of numbers that is sampled."""
         assert isinstance(self.map, Warp)
         low, step = self.map.low, self.step or 1.0
-        if self.kind == "integer" and self.map.inverse(np.array([self.map.first]))[0] / step >= self._zero - 0.25:
-            low = max(low, (self._zero - 0.5) * step)  # counts are never negative
+        if self.kind == "integer" and self.map.inverse(np.array([self.map.first]))[0] / step >= self._zero:
+            low = max(low, self._zero * step)  # counts are never negative
         return low, self.map.high
 
     @property
-    def _zero(self) -> int:
-        """Number that the map has for 0: atoms below are left out if values are intervals."""
-        return -int((self._atom_integers < 0).sum()) if self.dithered else 0
+    def _zero(self) -> float:
+        """Lower end of 0 on the axis of the map, in steps: atoms below are left out if values are intervals."""
+        return float(self.heaps.find_lower(np.zeros(1, np.int64))[0]) if self.dithered else -0.5
 
     @property
     def sampled_range(self) -> tuple[float, float]:
@@ -132,6 +152,11 @@ class ColumnFields:
         """Atoms as multiples of the step."""
         return np.round(np.array(self.atoms) / (self.step or 1.0)).astype(np.int64)
 
+    @cached_property
+    def heaps(self) -> Heaps:
+        """Intervals of values on the grid, in steps, before the map."""
+        return Heaps(self.period, self.residues, self.residue_shares, tuple(self._atom_integers.tolist()))
+
     def to_dict(self) -> dict[str, Any]:
         """Configuration for JSON; `from_dict` reads it."""
         state = {field.name: getattr(self, field.name) for field in fields(self)} | {"map": self.map.to_dict()}
@@ -158,6 +183,10 @@ class ColumnFields:
             raise ValueError(f"column {self.name!r} of kind {self.kind} must have levels only if it has categories")
         if self.levels is not None and not 0 < len(set(map(_identify, self.levels))) == len(self.levels):
             raise ValueError(f"column {self.name!r} must have different levels, got {self.levels[:5]}")
+        if self.categories is not None and set(map(_identify, self.categories)) != set(
+            map(_identify, self.levels or ())
+        ):
+            raise ValueError(f"column {self.name!r} must have the same categories in both orders")
         if self.kind == "category" and self.levels is not None and isinstance(self.map, Steps):
             first, last = int(self.map.edges[0]), int(self.map.edges[-1])
             if first < 0 or last > len(self.levels):
@@ -178,8 +207,19 @@ class ColumnFields:
             raise ValueError(
                 f"column {self.name!r} must have a fraction for each of {n_states} states, got {self.shares}"
             )
+        self._check_heaps()
         if (self.atoms or self.dithered) and self.is_discrete:
             raise ValueError(f"column {self.name!r} must not have atoms, since its values have cells")
+
+    def _check_heaps(self) -> None:
+        """Raise an error if the fields of heaps contradict each other."""
+        is_sorted = list(self.residues) == sorted(set(self.residues)) and len(self.residues) < self.period
+        is_inside = 1 <= self.period <= MAX_PERIOD and all(0 <= residue < self.period for residue in self.residues)
+        has_shares = len(self.residue_shares) == len(self.residues) and all(0 < s < 1 for s in self.residue_shares)
+        if not (is_sorted and is_inside and has_shares and sum(self.residue_shares) < 1):
+            raise ValueError(f"column {self.name!r} must have a share for each of its heaps within the period")
+        if self.period > 1 and not self.dithered:
+            raise ValueError(f"column {self.name!r} must not have heaps, since its values are not intervals")
 
 
 def _identify(level: Level) -> tuple[str, Level]:

@@ -19,8 +19,6 @@ __all__ = [
     "is_smooth",
     "multiply_step",
     "round_to_single",
-    "skip_atoms",
-    "unskip_atoms",
 ]
 
 MAX_DIGITS = 12
@@ -280,13 +278,17 @@ def _is_clipped_end(values: FloatArray, counts: IntArray, index: int, step: floa
     return bool(nbinom.sf(counts[index] - 1, near.sum() + 0.5, len(near) / (len(near) + rise)) < SIGNIFICANCE / 2)
 
 
-def is_smooth(multiples: IntArray) -> bool:
+def is_smooth(multiples: IntArray, shares: FloatArray | None = None) -> bool:
     """Whether the frequencies of integers look like those of a smooth density that was rounded.
 
     The frequency of each integer in the central 98% is predicted from its neighbours. Separate frequencies of all
     integers would gain the deviance of these predictions, less what it is for Poisson counts. A smooth density is
     rejected if this gain is significant and more than `MAX_LOST_NATS` per row. Where integers are spread so widely that
     most occur at most once, the number of ties is compared with the number of pairs close to each other.
+
+    Arguments:
+        multiples: The integers, `(N,)`.
+        shares: Relative frequencies of integers with the same remainder when they are divided by K, `(K,)`.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -302,7 +304,8 @@ def is_smooth(multiples: IntArray) -> bool:
     if high - low + 1 < MIN_LEVELS or len(np.unique(inside)) < MIN_LEVELS:
         return False
     counts = np.bincount(inside - low, minlength=high - low + 1).astype(np.float64)
-    expected, variance = _predict_from_neighbours(counts)
+    weights = np.ones(1) if shares is None else shares / shares.mean()
+    expected, variance = _predict_from_neighbours(counts, weights[np.arange(low, high + 1) % len(weights)])
     with np.errstate(divide="ignore", invalid="ignore"):
         deviance = np.where(counts > 0, counts * np.log(counts / expected), 0.0) - (counts - expected)
     interior = slice(2, -2)  # predictions at the ends are one-sided
@@ -322,15 +325,20 @@ def _has_excess_ties(values: IntArray) -> bool:
     return bool(n_ties > 2 * expected and poisson.sf(n_ties - 1, expected) < SIGNIFICANCE)
 
 
-def _predict_from_neighbours(counts: FloatArray) -> tuple[FloatArray, float]:
-    """Expected count of each grid point from those around it, and the relative variance of this estimate."""
+def _predict_from_neighbours(counts: FloatArray, shares: FloatArray) -> tuple[FloatArray, float]:
+    """Expected count of each grid point from those around it, and the relative variance of this estimate.
+
+    Arguments:
+        counts: The counts, `(N,)`.
+        shares: Relative frequencies of the grid points if the density is constant, `(N,)`, about 1.
+    """
     reach = int(np.clip(np.ceil(MIN_WINDOW_ROWS / 2 / counts.mean()), 2, max(2, len(counts) // 8)))
     weights = np.ones(2 * reach + 1)
-    if reach == 2 and counts.mean() >= MIN_CUBIC_ROWS:
+    if reach == 2 and counts.mean() >= MIN_CUBIC_ROWS and np.ptp(shares) == 0:
         weights = np.array([-1.0, 4.0, 0.0, 4.0, -1.0])  # exact for cubic polynomials
     weights[reach] = 0.0
-    total = np.convolve(np.ones_like(counts), weights, mode="same")
-    expected = np.convolve(counts, weights, mode="same") / total
+    total = np.convolve(shares, weights, mode="same")
+    expected = shares * np.convolve(counts, weights, mode="same") / total
     floor = 0.5 / (2 * reach)
     return np.maximum(expected, floor), float((weights**2).sum() / weights.sum() ** 2)
 
@@ -341,25 +349,3 @@ def _expected_deviance(rates: FloatArray) -> FloatArray:
     small = np.minimum(rates, 20.0)[:, None]
     terms = poisson.pmf(n, small) * n * np.log(n / small)
     return np.where(rates < 20, terms.sum(1), 0.5 + 1 / (12 * np.maximum(rates, 1)))
-
-
-def skip_atoms(multiples: IntArray, atoms: IntArray) -> IntArray:
-    """Renumber the integers that are not atoms without gaps where atoms were.
-
-    Example:
-        >>> skip_atoms(np.array([0, 1, 3]), atoms=np.array([2]))
-        array([0, 1, 2])
-    """
-    return multiples - np.searchsorted(atoms, multiples)
-
-
-def unskip_atoms(numbers: IntArray, atoms: IntArray) -> IntArray:
-    """Inverse of `skip_atoms`.
-
-    Example:
-        >>> unskip_atoms(np.array([0, 1, 2]), atoms=np.array([2]))
-        array([0, 1, 3])
-    """
-    for atom in atoms:
-        numbers = numbers + (numbers >= atom)
-    return numbers

@@ -14,6 +14,7 @@ import pandas as pd
 from elflow._checks import check_choice, warn_user
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular.columns import _times
+from elflow.tabular.columns._heaps import Heaps
 from elflow.tabular.columns._scales import robust_scale
 from elflow.tabular.columns._values import Values
 
@@ -200,7 +201,7 @@ def candidate_bounds(
     declared: tuple[float, float] | None,
     infer: bool,
     step: float = 0.0,
-    atoms: IntArray | None = None,
+    heaps: Heaps | None = None,
 ) -> list[tuple[float, float]]:
     """Declared bounds, or all bounds that a continuous column may have: none, 0 below, and 0 and 1.
 
@@ -208,16 +209,14 @@ def candidate_bounds(
         x: The values, `(N,)`.
         declared: Declared bounds.
         infer: Whether bounds are inferred if none are declared.
-        step: Spacing of the grid of values that become intervals. Bounds are then half a step beyond the last values.
-        atoms: Multiples of the step at which there are atoms, which `x` skips.
+        step: Spacing of the grid of values that become intervals. Bounds are then the ends of the last intervals.
+        heaps: Intervals of the multiples of the step, in which `x` is.
     """
     if declared is not None:
-        if not step:
+        if heaps is None:
             return [declared]
-        skipped = np.zeros(0, np.int64) if atoms is None else atoms
         ends = np.ceil(declared[0] / step - 1e-6), np.floor(declared[1] / step + 1e-6) + 1
-        # Bounds exclude the atoms below and at themselves.
-        low, high = (float(end - np.searchsorted(skipped, end) - 0.5) * step for end in ends)
+        low, high = (heaps.find_end(float(end)) * step for end in ends)
         return [(low, high)]
     candidates = [(-np.inf, np.inf)]
     # A bound that is far away does not matter, and the logarithm would lose digits.
@@ -239,9 +238,10 @@ def bounds_at_atoms(distinct: FloatArray, rest: FloatArray, atoms: FloatArray) -
     Example:
         >>> bounds_at_atoms(np.array([0.0, 3.0, 8.0]), np.array([3.0, 8.0]), np.array([0.0]))
         (0.0, inf)
+        >>> bounds_at_atoms(np.array([3.0, 8.0, 999.0]), np.array([3.0, 8.0]), np.array([999.0]))
     """
-    # An atom far away from all other values is no bound.
-    reach = MAX_BOUND_DISTANCE * robust_scale(rest)
+    # Values that are clipped come close to the bound: an atom far away from all others stands for something else.
+    reach = min(MAX_BOUND_DISTANCE * robust_scale(rest), float(rest.max() - rest.min()))
     is_low = len(atoms) > 0 and atoms[0] == distinct[0] and rest.min() - atoms[0] <= reach
     is_high = len(atoms) > 0 and atoms[-1] == distinct[-1] and atoms[-1] - rest.max() <= reach
     if not is_low and not is_high:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from elflow._checks import warn_user
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular.columns import _grids, _kinds
 from elflow.tabular.columns._ends import find_hard_ends
+from elflow.tabular.columns._heaps import Heaps, are_smooth, find_heaps
 from elflow.tabular.columns._scales import robust_scale
 from elflow.tabular.columns._steps import gain_from_cells
 from elflow.tabular.columns._warps import Warp
@@ -24,6 +26,8 @@ MIN_FINE_STEPS = 1_000
 SOFT_STEPS = 0.05
 """Distance from a bound that was inferred from frequencies, in steps, within which a warp is linear. Values beyond it
 have a small density: the end may be one by chance."""
+MAX_MULTIPLE = 2.0**50
+"""Largest multiple of a step, beyond which floats have no digits left for parts of it."""
 MAX_MERGED_SHARE = 0.01
 """Fraction of distinct values that may coincide in single precision without a warning."""
 
@@ -65,10 +69,8 @@ def plan_numbers(
         step = float(_kinds.find_integer_step(distinct.astype(np.int64))) if has_step else 1.0
     if kind == "continuous" and not is_point and len(x) >= 2 * _grids.MIN_LEVELS:
         step, single_digits = _find_grid(distinct, facts["dtype"])
-    atoms = _grids.find_atoms(x, step or 0.0) if infer_bounds else np.zeros(0)
+    atoms, heaps = _find_frequent(x, step or 0.0) if infer_bounds else (np.zeros(0), None)
     rest = x[~np.isin(x, atoms)]
-    if len(np.unique(rest)) < 2:
-        atoms, rest = np.zeros(0), x
     found: dict[str, Any] = {"step": step, "bounds": bounds, "atoms": atoms, "single_digits": single_digits}
     limits: list[tuple[float, float] | None] = [bounds]
     if bounds is None:
@@ -80,22 +82,52 @@ def plan_numbers(
     else:
         is_counter = len(distinct) == len(x) == (distinct[-1] - distinct[0]) / step + 1
         multiples = np.round(rest / step)
-        if is_counter or np.abs(multiples).max() >= 2.0**50 or _needs_cells(multiples.astype(np.int64)):
+        is_large = np.abs(multiples).max() >= MAX_MULTIPLE
+        if is_counter or is_large or (heaps is None and _needs_cells(multiples.astype(np.int64))):
             return found | {"atoms": np.zeros(0)}
         _kinds.warn_about_fill_values(name, rest, atoms)
-        found["dithered"] = robust_scale(rest) < MIN_FINE_STEPS * step
+        found["dithered"] = heaps is not None or robust_scale(rest) < MIN_FINE_STEPS * step
         if bounds is None and infer_bounds:
             limits, margin = _infer_ends(multiples.astype(np.int64), step, limits)
         if found["dithered"]:
-            atom_integers = np.round(atoms / step).astype(np.int64)
-            rest = np.multiply(_grids.skip_atoms(multiples.astype(np.int64), atom_integers), step, dtype=np.float64)
-            candidates = [_kinds.candidate_bounds(rest, limit, infer_bounds, step, atom_integers) for limit in limits]
+            if heaps is None:
+                heaps = Heaps(1, atoms=tuple(np.round(atoms / step).astype(np.int64).tolist()))
+            found |= {"period": heaps.period, "residues": heaps.residues, "residue_shares": heaps.shares}
+            integers = multiples.astype(np.int64)
+            rest = (heaps.find_lower(integers) + heaps.find_widths(integers) / 2) * step
+            candidates = [_kinds.candidate_bounds(rest, limit, infer_bounds, step, heaps) for limit in limits]
         else:
             candidates = [_kinds.candidate_bounds(rest, limit, infer_bounds) for limit in limits]
     found["map"] = Warp.fit(rest, [bound for some in candidates for bound in some], margin)
     if not found.get("dithered"):
         _warn_about_merged_values(name, np.unique(rest), found["map"])
     return found
+
+
+def _find_frequent(x: FloatArray, step: float) -> tuple[FloatArray, Heaps | None]:
+    """Atoms of numbers, `(N,)`, and heaps of the others if they are on a grid; frequent heaps are no atoms."""
+    atoms = _find_atoms(x, step)
+    if step == 0.0 or np.abs(x).max() >= MAX_MULTIPLE * step:
+        return atoms, None
+    multiples = np.round(x / step).astype(np.int64)
+    rest = multiples[~np.isin(x, atoms)]
+    heaps = None if _grids.is_smooth(rest) else find_heaps(rest)
+    if heaps is None:
+        return atoms, None
+    # Beside values that are no heaps, any heap would be an atom.
+    is_heap = heaps.contains(multiples)
+    found = np.intersect1d(atoms, x[~is_heap])
+    for residue in heaps.residues:
+        found = np.union1d(found, _find_atoms(x[multiples % heaps.period == residue], step * heaps.period))
+    rest = multiples[~np.isin(x, found)]
+    heaps = replace(find_heaps(rest) or heaps, atoms=tuple(np.round(found / step).astype(np.int64).tolist()))
+    return (found, heaps) if are_smooth(rest, heaps) else (atoms, None)
+
+
+def _find_atoms(x: FloatArray, step: float) -> FloatArray:
+    """Atoms of numbers; none if fewer than two other values would be left."""
+    atoms = _grids.find_atoms(x, step)
+    return atoms if len(np.setdiff1d(x, atoms)) >= 2 else np.zeros(0)
 
 
 def _infer_ends(

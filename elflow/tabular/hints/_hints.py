@@ -19,11 +19,16 @@ __all__ = ["warn_about_columns"]
 MIN_CONSTANT_ROWS = 10
 """Number of rows from which a column with one value is constant."""
 
+MAX_SPELLINGS_SHOWN = 3
+"""Maximum number of categories of which several spellings are listed."""
+
 
 def warn_about_columns(
     schema: Schema, frame: pd.DataFrame, declared: Collection[str] = (), row_numbers: Collection[str] | None = None
 ) -> None:
     """Warn about columns that number or identify the rows, are constant, functions of others, or have cycles.
+
+    Several spellings of a category are named, too.
 
     Arguments:
         schema: The columns.
@@ -39,6 +44,8 @@ def warn_about_columns(
     elif constant:
         warn_user(f"columns {join_names(constant)} are constant and add nothing to the density: drop them")
     _warn_about_functions(schema, frame, numbers)
+    for column in schema.columns:
+        _warn_about_spellings(column)
     for column in (column for column in schema.columns if column.kind == "datetime"):
         step = pd.Timedelta(int(column.step or 1), unit=column.unit)
         if cycles := find_cycles(column.parse_times(choose_tested_rows(frame)[column.name]), step):
@@ -68,7 +75,9 @@ def _warn_about_functions(schema: Schema, frame: pd.DataFrame, numbers: Sequence
             "adds nothing to the density but the rounding, which may dominate the scores. Drop one of these columns"
         )
     known = {dependence.name for dependence in linear}
-    products = find_products(frame, [column for column in numbers if column.name not in known])
+    # A few prices are categories, but factors of a total all the same.
+    factors = [column for column in schema.columns if column in numbers or _has_numeric_levels(column)]
+    products = find_products(frame, [column for column in factors if column.name not in known])
     for dependence in products:
         warn_user(
             f"column {dependence.name!r} is a product of powers of {join_names(dependence.others)}, up to rounding, "
@@ -79,6 +88,26 @@ def _warn_about_functions(schema: Schema, frame: pd.DataFrame, numbers: Sequence
         warn_user(
             f"column {dependence.name!r} is determined by {join_names(dependence.others)}, which samples do not always "
             f"keep: drop {dependence.name!r}, and add it to samples from {join_names(dependence.others)}"
+        )
+
+
+def _has_numeric_levels(column: Column) -> bool:
+    """Whether all categories of a column are numbers."""
+    levels = column.levels or ()
+    return column.kind == "category" and all(isinstance(level, int | float) for level in levels)
+
+
+def _warn_about_spellings(column: Column) -> None:
+    """Warn about categories that differ only in upper and lower case, or in white space."""
+    spellings: dict[str, list[str]] = {}
+    for level in column.levels or ():
+        if isinstance(level, str):
+            spellings.setdefault(" ".join(level.casefold().split()), []).append(level)
+    if several := [found for found in spellings.values() if len(found) > 1]:
+        shown = "; ".join(join_names(found) for found in several[:MAX_SPELLINGS_SHOWN])
+        warn_user(
+            f"column {column.name!r} has categories that differ only in case or white space: {shown}. Write them in "
+            "the same way if they mean the same"
         )
 
 

@@ -117,8 +117,8 @@ class ConditionalQueries(RegionQueries):
     ) -> NDArray[Any]:
         """Quantiles of a column in each row, given all other columns or some of them, and the context.
 
-        Quantiles of categories without an order depend on the order in which the schema has them, by frequency for
-        strings, and give a warning. The probabilities of categories are differences of `conditional_cdf` at consecutive
+        Quantiles of categories without an order depend on the order in which the schema has them, and give a
+        warning. The probabilities of categories are differences of `conditional_cdf` at consecutive
         categories.
 
         Arguments:

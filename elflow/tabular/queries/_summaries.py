@@ -36,7 +36,7 @@ def cast_frame(schema: Schema, frame: pd.DataFrame) -> pd.DataFrame:
         values = frame[column.name]
         if column.dtype == "category":
             series[column.name] = pd.Series(
-                pd.Categorical(values, categories=list(column.levels or ()), ordered=column.ordered), values.index
+                pd.Categorical(values, categories=list(column.dtype_levels), ordered=column.ordered), values.index
             )
             continue
         try:
