@@ -128,7 +128,7 @@ class ELFBuilder:
         if self.whiten:
             layers.append(Whitening(features, context))
         elf = ELF(features, context, **self.options)
-        # sbi trains without weight decay: larger weights of units that see few inputs overfit (SLCP, by 0.1 nats).
+        # sbi trains without weight decay and averages: larger weights of units that see few inputs overfit (SLCP).
         for layer in elf.modules():
             if isinstance(layer, Hypernetwork):
                 layer.undo_fan_in_scaling()
