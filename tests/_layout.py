@@ -35,7 +35,7 @@ RULES: dict[str, set[str]] = {
     "serialization": {"_json_types", "_sizes", "tabular", "_model_file", "flows", "training", "_checks", "_files"},
     "verification": {"serialization", "tabular", "_model_file", "flows", "training", "_checks", "_files"},
     "batch": {"serialization", "tabular", "training", "io", "_checks"},
-    "integrations": {"serialization", "tabular", "flows", "_checks"},
+    "integrations": {"serialization", "tabular", "flows", "nn", "_checks"},
     "report": {"tabular", "training", "_checks", "_files"},
     "serve": {"batch", "report", "serialization", "tabular", "io", "training", "flows", "_checks"},
     "testing": {"functional", "_checks"},

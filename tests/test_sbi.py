@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from sbi.inference import NLE, NPE
+from sbi.neural_nets.net_builders import build_zuko_nsf
 from sbi.utils import BoxUniform
 from sbi.utils.metrics import c2st
 from torch.distributions import MultivariateNormal
@@ -74,6 +75,33 @@ def test_starts_from_the_linear_regression(z_score):
     with torch.no_grad():
         plain = build_elf(whiten=False, **SMALL)(theta, x).log_prob(theta[None], x)[0].mean()
     assert plain < -entropy - 1
+
+
+@pytest.mark.parametrize("hidden_features", [8, [8, 6]])
+def test_hidden_layers_are_those_of_sbi(hidden_features):
+    """The same arguments give hypernetworks of the same depth and widths as those of sbi's own flows of zuko."""
+    theta, x, sizes = torch.randn(50, 3), torch.randn(50, 2), {"hidden_features": hidden_features, "num_transforms": 4}
+
+    def list_widths(estimator):
+        transforms = [t for t in estimator.net.transform.transforms if hasattr(t, "hyper")]
+        linear = [[m for m in t.hyper.modules() if isinstance(m, torch.nn.Linear)] for t in transforms]
+        return [[layer.out_features for layer in layers[:-1]] for layers in linear]
+
+    widths = list_widths(build_elf(**sizes)(theta, x))
+    assert widths == list_widths(build_zuko_nsf(theta, x, **sizes))
+    assert widths == [[8] * 4 if hidden_features == 8 else [8, 6]] * 4
+
+
+def test_initial_weights_are_those_of_dense_layers():
+    """Units that see few inputs start with the weights that torch draws for all inputs, as in sbi's flows of zuko."""
+    estimator = build(5, (3,), hidden_features=40)
+    hypers = [t.hyper for t in estimator.net.transform.transforms if hasattr(t, "hyper")]
+    for hyper in hypers:
+        hidden = [m for m in hyper.net if isinstance(m, torch.nn.Linear)][:-1]
+        assert len(hidden) == 2
+        for layer in hidden:
+            limit = layer.in_features**-0.5
+            assert 0.9 * limit < layer.weight.abs().max() <= limit
 
 
 def test_gradients_reach_every_parameter():

@@ -15,6 +15,7 @@ from elflow._checks import check_choice, check_count
 from elflow.flows.elf import ELF
 from elflow.flows.layered import LayeredFlow
 from elflow.flows.whitening import Whitening
+from elflow.nn import Hypernetwork
 
 try:
     from sbi.neural_nets.estimators import ZukoFlow
@@ -43,7 +44,7 @@ def build_elf(
     z_score_x: str | None = "independent",
     hidden_features: int | Sequence[int] = 50,
     num_transforms: int = 5,
-    units: int = 16,
+    units: int = 8,
     whiten: bool = True,
     embedding_net: nn.Module | None = None,
     x_dist: Distribution | None = None,
@@ -59,7 +60,8 @@ def build_elf(
             dimensions together, `"none"`, or, if they are the target, `"transform_to_unconstrained"`, which maps the
             support of `x_dist` to real numbers.
         z_score_x: Standardisation of the observations, likewise.
-        hidden_features: Width of the two hidden layers of each hypernetwork, or the widths of its layers.
+        hidden_features: Width of the hidden layers of each hypernetwork, of which there are `num_transforms`, as in
+            sbi's own flows of zuko; or the widths of its layers.
         num_transforms: Number of autoregressive transformations.
         units: Number of units of each one-dimensional network.
         whiten: Whether a learnable linear layer precedes the flow. It starts from the linear regression of the target
@@ -88,7 +90,9 @@ def build_elf(
     if z_scores[0] == UNCONSTRAINED and not hasattr(x_dist, "support"):
         raise ValueError(f"x_dist must be a distribution with a support for {UNCONSTRAINED!r}, got {x_dist!r}")
     if isinstance(hidden_features, int):
-        hidden_features = [check_count("hidden_features", hidden_features)] * 2
+        # As in sbi's `build_zuko_flow`: two layers are too few for observations that determine scales (SLCP).
+        n_layers = check_count("num_transforms", num_transforms)
+        hidden_features = [check_count("hidden_features", hidden_features)] * n_layers
     if taken := [name for name in ("transforms", "features", "context") if name in options]:
         raise ValueError(f"options must not have {taken[0]!r}: num_transforms and the simulations determine it")
     options |= {"transforms": num_transforms, "units": units, "hidden_features": list(hidden_features)}
@@ -123,7 +127,12 @@ class ELFBuilder:
         layers = [*self._make_fixed_layers(target)]
         if self.whiten:
             layers.append(Whitening(features, context))
-        flow = SimulatorELF(layers, ELF(features, context, **self.options))
+        elf = ELF(features, context, **self.options)
+        # sbi trains without weight decay and averages: larger weights of units that see few inputs overfit (SLCP).
+        for layer in elf.modules():
+            if isinstance(layer, Hypernetwork):
+                layer.undo_fan_in_scaling()
+        flow = SimulatorELF(layers, elf)
         flow.initialize(target, embedded)
         return ZukoFlow(flow, embedding, input_shape=target[0].shape, condition_shape=condition[0].shape)
 

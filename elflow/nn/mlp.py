@@ -101,6 +101,23 @@ class Hypernetwork(nn.Module):
             x = torch.cat([x.expand(*batch, -1), context.expand(*batch, -1)], dim=-1)
         return self.net(x)
 
+    @torch.no_grad()
+    def undo_fan_in_scaling(self) -> None:
+        """Scale the initial weights of masked hidden layers as if each unit saw all inputs, as torch draws them.
+
+        The networks then start with a weaker dependence on the first coordinates than on the context. With small
+        constant learning rates this overfits less: see `elflow.integrations.sbi`.
+
+        Example:
+            >>> hyper = Hypernetwork(features=3, context=0, units=8, hidden_features=(32, 32), order=(0, 1, 2))
+            >>> hyper.undo_fan_in_scaling()
+            >>> bool(hyper.net[0].weight.abs().max() <= 3**-0.5)  # of three inputs; some units see only one
+            True
+        """
+        if self.dependent:
+            for layer in list(self.net)[:-2]:  # the last linear layer and the head have their own initial values
+                _rescale_to_fan_in(layer, undo=True)
+
 
 def _make_adjacency(order: Sequence[int], dependent: Sequence[int], context: int) -> Tensor:
     """Which inputs each dependent coordinate sees, bool `(len(dependent), features + context)`."""
@@ -110,10 +127,11 @@ def _make_adjacency(order: Sequence[int], dependent: Sequence[int], context: int
     return torch.cat([before, torch.ones(len(before), context, dtype=torch.bool)], dim=-1)
 
 
-def _rescale_to_fan_in(layer: nn.Module) -> None:
+def _rescale_to_fan_in(layer: nn.Module, undo: bool = False) -> None:
     """Scale the weights of each masked unit to the number of inputs it sees: torch drew them as if it saw all."""
     if isinstance(layer, MaskedLinear):
-        layer.weight.mul_((layer.in_features / layer.mask.sum(-1, keepdim=True).clamp(min=1)).sqrt())
+        factor = (layer.in_features / layer.mask.sum(-1, keepdim=True).clamp(min=1)).sqrt()
+        layer.weight.mul_(1 / factor if undo else factor)
 
 
 def _split_last_layer(layers: list[nn.Module], count: int) -> list[nn.Module]:
