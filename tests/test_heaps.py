@@ -1,5 +1,7 @@
 """Heaps: round numbers that are frequent all along a grid. The truth is the distribution that draws the numbers."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -84,6 +86,44 @@ def test_a_sentinel_among_heaps_is_an_atom():
         column = Column.fit(pd.Series(x, name="x"))
     assert column.atoms == (-999,)
     assert column.period == 100
+
+
+@pytest.mark.parametrize("code", [-1000, -1, 0, 99_999])
+@pytest.mark.parametrize("n_rows", [1500, 5000])
+def test_rare_codes_among_heaps_are_atoms(code, n_rows):
+    """A code of 1.2% of the rows was lost, and its remainder became a heap."""
+    values = np.append(draw_amounts(0.9, 100, n_rows), np.full(round(0.012 * n_rows), float(code)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # codes far away are named
+        column = Column.fit(pd.Series(values, name="x"))
+    assert column.atoms == (code,)
+    assert column.period == 100
+    assert column.residues == (0,)
+
+
+def test_ends_of_large_numbers_are_sampled():
+    """The margin at an end was relative, and larger than an interval of numbers above a billion."""
+    values = pd.Series(np.repeat(1_700_000_000 + np.arange(100), 200), name="t")
+    for declared in (None, (1_700_000_000, 1_700_000_099)):
+        column = Column.fit(values, declared)
+        assert column.dithered
+        assert (column.decode(column.encode_midpoints(values)) == values).all()
+
+
+@pytest.mark.parametrize("bounds", [(0, 1e19), (0, 1e300), (-1e300, None)])
+def test_bounds_beyond_all_integers_are_none(bounds):
+    column = Column.fit(pd.Series(np.random.default_rng(0).poisson(50, 500), name="x"), bounds)
+    assert column.decode(np.array([-1.0, 0.0, 1.0])).between(30, 70).all()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"period": 100.0}, {"period": True}, {"residues": [0.5]}, {"atoms": [0.1, 0.2], "shares": [0.1, 0.1, 0.8]}],
+)
+def test_damaged_heaps_are_refused(damage):
+    state = Column.fit(pd.Series(draw_amounts(0.9, 100), name="x")).to_dict()
+    with pytest.raises(ValueError, match="column 'x' must have"):
+        Column.from_dict(state | damage)
 
 
 def test_heaps_are_described_and_stored():

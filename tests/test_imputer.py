@@ -63,6 +63,16 @@ def test_names_and_output_container():
     assert small().fit(frame).get_feature_names_out().tolist() == ["a", "b"]
 
 
+def test_filled_columns_can_be_assigned_to_the_given_table():
+    """The index was replaced by 0, 1, ..., so that pandas aligned values with other rows."""
+    frame = table()
+    density = FlowDensity(flow_options=SMALL, max_steps=3, missing="model", random_state=0).fit(frame)
+    part = frame[frame["a"].isna()]
+    filled = density.impute(part, random_state=0)
+    assert filled.index.equals(part.index)
+    assert frame["a"].fillna(filled["a"]).notna().all()
+
+
 def test_pipeline_with_a_regression():
     frame = table()
     y = frame["a"].fillna(0.0)

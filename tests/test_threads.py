@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import elflow
+from elflow.flows import mixture as mixture_module
 from elflow.flows._threads import stack_results
 from elflow.flows.mixture import FlowMixture
 from elflow.kernels import NonFiniteError
@@ -71,7 +72,9 @@ class Square(torch.nn.Module):
         self.scale = torch.nn.Parameter(torch.tensor(scale))
 
     def forward(self, c=None):
-        return torch.distributions.Independent(torch.distributions.Normal(torch.zeros(2), self.scale.expand(2)), 1)
+        mean = self.scale.new_zeros(2) if c is None else c
+        normal = torch.distributions.Normal(mean, self.scale.expand(2), validate_args=False)
+        return torch.distributions.Independent(normal, 1)
 
 
 def train_mixture(n_threads):
@@ -100,6 +103,34 @@ def test_gradients_of_points_are_those_without_threads():
     mixture().log_prob(x).sum().backward()
     assert torch.allclose(x.grad, torch.full((5, 2), -(1 + 0.25) / 2))
     assert all(flow.scale.grad is not None for flow in mixture.flows)
+
+
+def test_gradients_of_a_context_are_those_without_threads():
+    embedding = torch.nn.Linear(3, 2)
+    mixture = FlowMixture([Square(1.0), Square(2.0)]).train()
+    gradients = []
+    for n_threads in (1, 2):
+        mixture.train_in_threads(n_threads)
+        embedding.zero_grad()
+        mixture(embedding(torch.ones(5, 3))).log_prob(torch.ones(5, 2)).sum().backward()
+        gradients.append(embedding.weight.grad.clone())
+    assert torch.equal(*gradients)
+
+
+def test_other_devices_have_no_threads(monkeypatch):
+    """A device goes backward on one thread, which would wait for the others forever."""
+    n_threads = []
+
+    def record(functions, n):
+        n_threads.append(n)
+        return stack_results(functions, n)
+
+    monkeypatch.setattr(mixture_module, "stack_results", record)
+    for device in ("cpu", "meta"):
+        mixture = FlowMixture([Square(1.0), Square(2.0)]).to(device).train()
+        mixture.train_in_threads(2)
+        mixture().log_prob(torch.ones(5, 2, device=device))
+    assert n_threads == [2, 1]
 
 
 def test_an_error_of_a_member_is_that_of_the_mixture():

@@ -230,7 +230,10 @@ class MixtureDistribution(Distribution):
             mixture.initialize(x, self.c)
         if mixture.training and mixture.trained:
             functions = [partial(self._score, k, x) for k in mixture.trained]
-            log_probs = stack_results(functions, 1 if x.requires_grad else mixture.n_threads)
+            # Members share the graph of points and context, and the thread on which another device goes backward.
+            shares_graph = x.requires_grad or (self.c is not None and self.c.requires_grad)
+            is_plain = shares_graph or x.device.type != "cpu"
+            log_probs = stack_results(functions, 1 if is_plain else mixture.n_threads)
             mean = log_probs.mean(0)
             # The gradient of a member must not change when the training of another one ends.
             per_member = log_probs.sum(0) / len(mixture.trainable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -252,7 +252,8 @@ class FlowDensity(
             "split": [seed, self.validation],
             "schema": self.schema_.to_dict(),
         }
-        with sharing_threads(model, recipe.batch_size, fabric.world_size):
+        is_on_cpu = fabric.device.type == "cpu"
+        with sharing_threads(model, recipe.batch_size, fabric.world_size) if is_on_cpu else nullcontext():
             trained, self.training_ = fit(
                 model,
                 training_rows,

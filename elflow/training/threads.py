@@ -22,7 +22,7 @@ thread that waits for another one spins (`python -m experiments bench threads`).
 
 @contextmanager
 def sharing_threads(flow: nn.Module, batch_size: int, n_processes: int = 1) -> Iterator[None]:
-    """Share the threads of torch between the parts of a flow within the context, if these are small.
+    """Share the threads of the CPU between the parts of a flow within the context, if these are small.
 
     Within operations there is only one thread then. Parts that are trained independently, the members of a mixture,
     take turns on as many threads as torch had. Results do not depend on the number of threads.
@@ -47,9 +47,9 @@ def sharing_threads(flow: nn.Module, batch_size: int, n_processes: int = 1) -> I
         yield
         return
     train_in_threads = getattr(flow, "train_in_threads", lambda _: None)
-    torch.set_num_threads(1)
-    train_in_threads(n_threads if n_processes == 1 else 1)
     try:
+        torch.set_num_threads(1)
+        train_in_threads(n_threads if n_processes == 1 else 1)
         yield
     finally:
         torch.set_num_threads(n_threads)

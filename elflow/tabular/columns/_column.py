@@ -28,6 +28,8 @@ MAX_TEXT_SHOWN = 60
 """Maximum number of characters of a column's name, and of its values, in the text of a column."""
 END_TOLERANCE = 1e-9
 """Relative error of the ends of intervals."""
+MAX_END_ERROR = 1e-5
+"""Maximum error of the ends of intervals in steps, unless rounding is larger: narrow ones must not be skipped."""
 MAX_LOOKED_UP = 1_000
 """Number of values up to which categories are looked up one by one: an index of pandas takes longer to build."""
 
@@ -280,7 +282,9 @@ class Column(ColumnFields):
             return _grids.multiply_step(np.round(x / self.step).astype(np.int64), self.step)
         # A point on the bound is an end of the last value's interval, and may be rounded to the wrong side.
         ends = np.array(self.sampled_bounds) / self.step
-        margins = np.where(np.isfinite(ends), END_TOLERANCE * np.maximum(1.0, np.abs(ends)), 0.0)
+        sizes = np.where(np.isfinite(ends), np.abs(ends), 0.0)
+        tolerances = np.minimum(END_TOLERANCE * np.maximum(1.0, sizes), MAX_END_ERROR)
+        margins = np.where(np.isfinite(ends), np.maximum(tolerances, 4 * np.spacing(sizes)), 0.0)
         inside = np.clip(x / self.step, ends[0] + margins[0], ends[1] - margins[1])
         return _grids.multiply_step(self.heaps.find_integers(inside), self.step)
 

@@ -183,8 +183,8 @@ class ColumnFields:
             raise ValueError(f"column {self.name!r} of kind {self.kind} must have levels only if it has categories")
         if self.levels is not None and not 0 < len(set(map(_identify, self.levels))) == len(self.levels):
             raise ValueError(f"column {self.name!r} must have different levels, got {self.levels[:5]}")
-        if self.categories is not None and set(map(_identify, self.categories)) != set(
-            map(_identify, self.levels or ())
+        if self.categories is not None and sorted(map(_identify, self.categories), key=str) != sorted(
+            map(_identify, self.levels or ()), key=str
         ):
             raise ValueError(f"column {self.name!r} must have the same categories in both orders")
         if self.kind == "category" and self.levels is not None and isinstance(self.map, Steps):
@@ -213,6 +213,10 @@ class ColumnFields:
 
     def _check_heaps(self) -> None:
         """Raise an error if the fields of heaps contradict each other."""
+        if not all(type(number) is int for number in (self.period, *self.residues)):
+            raise ValueError(f"column {self.name!r} must have whole numbers as period and residues of heaps")
+        if self.dithered and len(set(self._atom_integers.tolist())) < len(self.atoms):
+            raise ValueError(f"column {self.name!r} must have different atoms on its grid, got {self.atoms[:5]}")
         is_sorted = list(self.residues) == sorted(set(self.residues)) and len(self.residues) < self.period
         is_inside = 1 <= self.period <= MAX_PERIOD and all(0 <= residue < self.period for residue in self.residues)
         has_shares = len(self.residue_shares) == len(self.residues) and all(0 < s < 1 for s in self.residue_shares)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,8 +12,10 @@ from scipy.special import gammaln
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 from elflow.tabular.columns import _grids
 
-__all__ = ["Heaps", "are_smooth", "find_heaps"]
+__all__ = ["Heaps", "are_smooth", "find_codes", "find_heaps"]
 
+MAX_INTEGER = 2.0**52
+"""Integers from here on have no intervals: doubles do not resolve their ends."""
 MAX_PERIOD = 10_000
 """Maximum distance of heaps, in steps of the grid."""
 PERIODS = tuple(p for p in range(2, MAX_PERIOD + 1) if 10_000 % p == 0 or 3_600 % p == 0)
@@ -24,6 +27,10 @@ MIN_PERIODS = 16
 MAX_NEW_SHARE = 0.01
 """Share of values that occur once up to which the frequencies of single values say all about them: the share of new
 values is about the same (Good and Turing)."""
+N_NEIGHBOURS = 4
+"""Number of values next to an end with which it is compared."""
+MIN_CODE_ROWS, MIN_CODE_RATIO = 5, 3.0
+"""Minimum number of rows of a code, and its minimum ratio to the mean number of rows of its neighbours."""
 N_GROUPS = 4
 """Number of groups of values of similar size in which the share of heaps is compared."""
 
@@ -76,8 +83,10 @@ class Heaps:
         return np.asarray(self._find_base(integers) - widths[np.searchsorted(atoms, integers)] - 0.5)
 
     def find_end(self, integer: float) -> float:
-        """Lower end of the interval of one integer, which may be infinite."""
-        return float(self.find_lower(np.array([integer], np.int64))[0]) if np.isfinite(integer) else integer
+        """Lower end of the interval of one integer; infinite if the integer is, or is too large for exact ends."""
+        if abs(integer) >= MAX_INTEGER:
+            return math.copysign(math.inf, integer)
+        return float(self.find_lower(np.array([integer], np.int64))[0])
 
     def find_widths(self, integers: IntArray) -> FloatArray:
         """Widths of the intervals of integers, `(N,)`, none of which is an atom."""
@@ -92,6 +101,29 @@ class Heaps:
         turns = np.floor(x / self.period)
         residues = np.searchsorted(self._cumulative, x - turns * self.period, side="right") - 1
         return turns.astype(np.int64) * self.period + np.clip(residues, 0, self.period - 1)
+
+
+def find_codes(multiples: IntArray) -> IntArray:
+    """Smallest and largest of integers, `(N,)`, if they are codes such as -1 or 99999: frequent, and far from others.
+
+    A smooth density becomes rare towards its ends: an end that is several times as frequent as its neighbours, and
+    farther away from them than they are from each other, is none of its values.
+
+    Example:
+        >>> find_codes(np.array([100, 200, 200, 300, 400, 500, 600, 99999, 99999, 99999, 99999, 99999]))
+        array([99999])
+    """
+    values, counts = np.unique(multiples, return_counts=True)
+    if len(values) <= N_NEIGHBOURS:
+        return values[:0]
+    codes = []
+    for ends in (slice(None, N_NEIGHBOURS + 1), slice(None, -N_NEIGHBOURS - 2, -1)):
+        near, n_near = values[ends], counts[ends]
+        gaps = np.abs(np.diff(near))
+        is_frequent = n_near[0] >= MIN_CODE_ROWS and n_near[0] > MIN_CODE_RATIO * n_near[1:].mean()
+        if is_frequent and gaps[0] >= gaps[1:].max():
+            codes.append(near[0])
+    return np.array(codes, np.int64)
 
 
 def find_heaps(multiples: IntArray) -> Heaps | None:

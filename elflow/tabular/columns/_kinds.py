@@ -219,11 +219,14 @@ def candidate_bounds(
         low, high = (heaps.find_end(float(end)) * step for end in ends)
         return [(low, high)]
     candidates = [(-np.inf, np.inf)]
+    zero, one = 0.0, 1.0
+    if heaps is not None:
+        zero, one = (heaps.find_end(float(end)) * step for end in (0, np.floor(1 / step + 1e-6) + 1))
     # A bound that is far away does not matter, and the logarithm would lose digits.
-    if infer and 0 <= x.min() <= MAX_BOUND_DISTANCE * robust_scale(x):
-        candidates.append((0.0 - step / 2, np.inf))
-        if x.max() <= 1:
-            candidates.append((0.0 - step / 2, 1.0 + step / 2))
+    if infer and 0 <= x.min() - zero <= MAX_BOUND_DISTANCE * robust_scale(x):
+        candidates.append((zero, np.inf))
+        if x.max() <= one:
+            candidates.append((zero, one))
     return candidates
 
 

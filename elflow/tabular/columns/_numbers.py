@@ -12,7 +12,7 @@ from elflow._checks import warn_user
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular.columns import _grids, _kinds
 from elflow.tabular.columns._ends import find_hard_ends
-from elflow.tabular.columns._heaps import Heaps, are_smooth, find_heaps
+from elflow.tabular.columns._heaps import Heaps, are_smooth, find_codes, find_heaps
 from elflow.tabular.columns._scales import robust_scale
 from elflow.tabular.columns._steps import gain_from_cells
 from elflow.tabular.columns._warps import Warp
@@ -110,15 +110,19 @@ def _find_frequent(x: FloatArray, step: float) -> tuple[FloatArray, Heaps | None
     if step == 0.0 or np.abs(x).max() >= MAX_MULTIPLE * step:
         return atoms, None
     multiples = np.round(x / step).astype(np.int64)
-    rest = multiples[~np.isin(x, atoms)]
+    # Codes such as -1 or 99999 come first: as part of the heaps, their remainders would look frequent everywhere.
+    codes = find_codes(multiples)
+    is_code = np.isin(multiples, codes)
+    rest = multiples[~np.isin(x, atoms) & ~is_code]
     heaps = None if _grids.is_smooth(rest) else find_heaps(rest)
     if heaps is None:
         return atoms, None
     # Beside values that are no heaps, any heap would be an atom.
     is_heap = heaps.contains(multiples)
-    found = np.intersect1d(atoms, x[~is_heap])
+    found = np.union1d(np.intersect1d(atoms, x[~is_heap]), x[is_code])
     for residue in heaps.residues:
-        found = np.union1d(found, _find_atoms(x[multiples % heaps.period == residue], step * heaps.period))
+        is_plain = (multiples % heaps.period == residue) & ~is_code
+        found = np.union1d(found, _find_atoms(x[is_plain], step * heaps.period))
     rest = multiples[~np.isin(x, found)]
     heaps = replace(find_heaps(rest) or heaps, atoms=tuple(np.round(found / step).astype(np.int64).tolist()))
     return (found, heaps) if are_smooth(rest, heaps) else (atoms, None)

@@ -59,7 +59,8 @@ class ImputationQueries(RegionQueries):
             return_info: Whether to return an `Info` as well.
 
         Returns:
-            A table with the columns and dtypes of the fitted table, or a list of them if `n_draws` is above 1.
+            A table with the columns and dtypes of the fitted table, or a list of them if `n_draws` is above 1. A table
+            of pandas has the index of X.
 
         Example:
             >>> import elflow
@@ -93,6 +94,8 @@ class ImputationQueries(RegionQueries):
         info = make_info(np.concatenate(sizes))
         warn_if_poor(info)
         results = [self._finish(pd.concat(parts, ignore_index=True), info) for parts in tables]
+        if isinstance(X, pd.DataFrame):  # so that filled columns can be assigned to the given table
+            results = [table.set_axis(X.index) if isinstance(table, pd.DataFrame) else table for table in results]
         answer = results[0] if n_draws == 1 else results
         return (answer, info) if return_info else answer
 
