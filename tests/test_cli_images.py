@@ -70,7 +70,7 @@ def test_fit_says_what_it_found_and_how_it_went(folder, tmp_path):
     options = ["--log-dir", tmp_path / "log", "--samples", tmp_path / "new" / "pictures", "--validation", 6]
     out, err = succeeds("fit-images", folder / "data.npz", "-o", tmp_path / "m.elf", *QUICK, "--classes", *options)
     lines = ["40, of which 6 for validation", "1 x 8 x 8, 17 levels", "3", "digits, cpu size", "bits/dim", "4 steps in"]
-    for words in [*lines, "stopped at the maximum number of steps", "m.elf"]:
+    for words in [*lines, "completed all steps", "m.elf"]:
         assert words in out
     assert err.startswith("elflow: step 4, ")  # where there is no terminal for a bar
     assert "held-out" in err

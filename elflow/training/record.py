@@ -12,7 +12,7 @@ __all__ = ["STOP_REASONS", "Training", "format_duration"]
 
 STOP_REASONS = {
     "patience": "stopped when the held-out log-likelihood no longer improved",
-    "max_steps": "stopped at the maximum number of steps",
+    "max_steps": "completed all steps",
     "time_limit": "stopped at the time limit",
 }
 
