@@ -16,6 +16,7 @@ from elflow.tabular._text import shorten
 from elflow.tabular.columns import _grids, _kinds, _times
 from elflow.tabular.columns._description import describe_values
 from elflow.tabular.columns._fields import ColumnFields
+from elflow.tabular.columns._heaps import clip_inside
 from elflow.tabular.columns._kinds import COLUMN_KINDS, Declaration, Level
 from elflow.tabular.columns._numbers import count_states, describe_states, locate_atoms, plan_numbers
 from elflow.tabular.columns._steps import Steps
@@ -26,10 +27,6 @@ __all__ = ["COLUMN_KINDS", "Column"]
 
 MAX_TEXT_SHOWN = 60
 """Maximum number of characters of a column's name, and of its values, in the text of a column."""
-END_TOLERANCE = 1e-9
-"""Relative error of the ends of intervals."""
-MAX_END_ERROR = 1e-5
-"""Maximum error of the ends of intervals in steps, unless rounding is larger: narrow ones must not be skipped."""
 MAX_LOOKED_UP = 1_000
 """Number of values up to which categories are looked up one by one: an index of pandas takes longer to build."""
 
@@ -280,12 +277,7 @@ class Column(ColumnFields):
             return x
         if not self.dithered:
             return _grids.multiply_step(np.round(x / self.step).astype(np.int64), self.step)
-        # A point on the bound is an end of the last value's interval, and may be rounded to the wrong side.
-        ends = np.array(self.sampled_bounds) / self.step
-        sizes = np.where(np.isfinite(ends), np.abs(ends), 0.0)
-        tolerances = np.minimum(END_TOLERANCE * np.maximum(1.0, sizes), MAX_END_ERROR)
-        margins = np.where(np.isfinite(ends), np.maximum(tolerances, 4 * np.spacing(sizes)), 0.0)
-        inside = np.clip(x / self.step, ends[0] + margins[0], ends[1] - margins[1])
+        inside = clip_inside(x / self.step, np.array(self.sampled_bounds) / self.step)
         return _grids.multiply_step(self.heaps.find_integers(inside), self.step)
 
     def _decode_integers(self, integers: IntArray) -> pd.Series:

@@ -12,10 +12,14 @@ from scipy.special import gammaln
 from elflow.tabular._arrays import BoolArray, FloatArray, IntArray
 from elflow.tabular.columns import _grids
 
-__all__ = ["Heaps", "are_smooth", "find_codes", "find_heaps"]
+__all__ = ["Heaps", "are_smooth", "clip_inside", "find_codes", "find_heaps"]
 
 MAX_INTEGER = 2.0**52
 """Integers from here on have no intervals: doubles do not resolve their ends."""
+END_TOLERANCE = 1e-9
+"""Relative error of the ends of intervals."""
+MAX_END_ERROR = 1e-5
+"""Maximum error of the ends of intervals in steps, unless rounding is larger: narrow ones must not be skipped."""
 MAX_PERIOD = 10_000
 """Maximum distance of heaps, in steps of the grid."""
 PERIODS = tuple(p for p in range(2, MAX_PERIOD + 1) if 10_000 % p == 0 or 3_600 % p == 0)
@@ -101,6 +105,21 @@ class Heaps:
         turns = np.floor(x / self.period)
         residues = np.searchsorted(self._cumulative, x - turns * self.period, side="right") - 1
         return turns.astype(np.int64) * self.period + np.clip(residues, 0, self.period - 1)
+
+
+def clip_inside(positions: FloatArray, ends: FloatArray) -> FloatArray:
+    """Positions within the first and the last interval, `(N,)`.
+
+    A position on an end, which is that of the last interval, may be rounded to the wrong side of it.
+
+    Arguments:
+        positions: Positions on the axis of `Heaps`, `(N,)`.
+        ends: Lower end of the first interval and upper end of the last one, `(2,)`; either may be infinite.
+    """
+    sizes = np.where(np.isfinite(ends), np.abs(ends), 0.0)
+    tolerances = np.minimum(END_TOLERANCE * np.maximum(1.0, sizes), MAX_END_ERROR)
+    margins = np.where(np.isfinite(ends), np.maximum(tolerances, 4 * np.spacing(sizes)), 0.0)
+    return np.clip(positions, ends[0] + margins[0], ends[1] - margins[1])
 
 
 def find_codes(multiples: IntArray) -> IntArray:
