@@ -117,14 +117,13 @@ class _System:
         self.mean, self.scale = matrix.mean(0), matrix.std(0) + 1e-12
         self.training = (matrix - self.mean) / self.scale
 
-    def _make(self, draw: int | None = None) -> Any:
+    def _make(self, is_drawing: bool = False) -> Any:
         if self.name == "knn":
             return KNNImputer(n_neighbors=10)
         if self.name == "trees":
             trees = ExtraTreesRegressor(30, min_samples_leaf=3, random_state=self.seed, n_jobs=1)
             return IterativeImputer(trees, max_iter=3, random_state=self.seed)
-        is_draw = draw is not None
-        return IterativeImputer(sample_posterior=is_draw, max_iter=10, random_state=self.seed + (draw or 0))
+        return IterativeImputer(sample_posterior=is_drawing, max_iter=10, random_state=self.seed)
 
     def fill(self, holes: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[pd.DataFrame]]:
         """Point estimates by kind, and draws if the system has any."""
@@ -134,22 +133,23 @@ class _System:
                 points = {method: self.density.impute(holes, method=method) for method in ("median", "mean", "mode")}
                 return points, self.density.impute(holes, n_draws=N_DRAWS, random_state=self.seed)
         matrix = (self._encode(holes) - self.mean) / self.scale
-        points = self._fill_matrix(self._make(), matrix)
-        count = N_DRAWS if self.name == "iterative" else 0
-        draws = [self._fill_matrix(self._make(draw), matrix) for draw in range(count)]
-        return dict.fromkeys(("median", "mean", "mode"), points), draws
+        fitted = self._fit(self._make(), matrix)
+        points = dict.fromkeys(("median", "mean", "mode"), self._decode(fitted.transform(matrix)))
+        if self.name != "iterative":
+            return points, []
+        # Each call draws from the posterior of every regression again, in as many rounds as the fit had.
+        drawing = self._fit(self._make(is_drawing=True), matrix)
+        return points, [self._decode(drawing.transform(matrix)) for _ in range(N_DRAWS)]
 
-    def _fill_matrix(self, imputer: Any, matrix: np.ndarray) -> pd.DataFrame:
-        """Fill the holes of a matrix by an imputer, which is fitted to the training rows.
+    def _fit(self, imputer: Any, holes: np.ndarray) -> Any:
+        """Fit an imputer to the training rows.
 
         An iterative imputer that is fitted to complete rows stops after one round, and then fills holes in one round:
         it never sees its own values in place of other holes. So it is fitted to both.
         """
-        if self.name == "knn":
-            return self._decode(imputer.fit(self.training).transform(matrix))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of iterations that have not converged
-            return self._decode(imputer.fit_transform(np.concatenate([self.training, matrix]))[len(self.training) :])
+            return imputer.fit(self.training if self.name == "knn" else np.concatenate([self.training, holes]))
 
     def _encode(self, frame: pd.DataFrame) -> np.ndarray:
         """Numbers, and an indicator for each category."""
