@@ -51,7 +51,8 @@ def known(n=4000, seed=0):
 def fitted():
     """A density accurate enough to be compared with the truth; slow to fit."""
     members = ["cholesky", "identity", "gaussian"]  # a third flow would take half as long again
-    return FlowDensity(max_steps=700, flow_options={"transforms": 3}, members=members, random_state=0).fit(known()[0])
+    options = {"transforms": 2, "hidden_features": (64, 64)}
+    return FlowDensity(max_steps=250, flow_options=options, members=members, random_state=0).fit(known()[0])
 
 
 @pytest.fixture(scope="module")

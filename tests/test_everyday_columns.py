@@ -441,7 +441,7 @@ def test_a_fitted_density_has_the_share_of_zeros_of_the_data():
     age = rng.normal(size=4000)
     spends = rng.random(4000) < ndtr(0.5 + age)
     frame = pd.DataFrame({"age": age, "spend": np.where(spends, np.exp(0.5 * age + rng.normal(size=4000)), 0.0)})
-    density = quick(max_steps=1200).fit(frame)
+    density = quick().fit(frame)
     sampled = density.sample(20_000, random_state=0)
     assert (sampled["spend"] == 0).mean() == pytest.approx((frame["spend"] == 0).mean(), abs=0.01)
     rows = pd.DataFrame({"age": [-1.0, 0.0, 1.0], "spend": 0.0})

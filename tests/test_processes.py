@@ -27,7 +27,7 @@ from elflow.training import LostProcessError, Recipe, Rows, fit, make_fabric, pr
 from elflow.training.checkpoint import MAGIC
 
 RECIPE = Recipe(
-    learning_rate=5e-3, schedule="cosine", batch_size=33, max_steps=200, round_steps=5, patience=1000, race_steps=60
+    learning_rate=5e-3, schedule="cosine", batch_size=33, max_steps=100, round_steps=5, patience=1000, race_steps=30
 )
 """An odd batch size, whose shares differ, and a race, after which one part has no gradients."""
 SHORT = replace(RECIPE, max_steps=6, batch_size=7, round_steps=3, race_steps=None)
@@ -94,7 +94,7 @@ def train_in_processes(fabric, path):
 
 
 def stop_half_way(flow, entry):
-    if entry["step"] == 105:
+    if entry["step"] == 55:
         raise KeyboardInterrupt
 
 
@@ -120,11 +120,11 @@ def test_two_processes_follow_one(trained):
     _, training = fit(make_flow(), *make_rows(), RECIPE, seed=4)
     compare_histories(first["histories"][0], training.history)
     assert first["histories"][0][-1]["validation"] == pytest.approx(training.history[-1]["validation"], abs=0.01)
-    assert (first["calls"], second["calls"]) == (40, 0)  # only the first process reports
+    assert (first["calls"], second["calls"]) == (20, 0)  # only the first process reports
     _, continued = fit(make_flow(), *make_rows(), RECIPE, seed=4, checkpoint=path / "checkpoint")
     compare_histories(continued.history, training.history)
     stored = io.BytesIO((path / "checkpoint").read_bytes()[len(MAGIC) + 64 :])  # after the digest
-    assert continued.history[:20] == torch.load(stored, weights_only=True)["state"]["history"][:20]
+    assert continued.history[:10] == torch.load(stored, weights_only=True)["state"]["history"][:10]
 
 
 @pytest.mark.slow
@@ -149,12 +149,19 @@ def test_processes_end_with_the_same_weights(trained):
         assert all(torch.equal(value, other[key]) for key, value in state.items())
 
 
-@pytest.fixture
-def data(tmp_path):
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
     rng = np.random.default_rng(0)
     size = rng.lognormal(size=200)
-    pd.DataFrame({"size": size, "count": rng.poisson(size)}).to_csv(tmp_path / "data.csv", index=False)
-    return tmp_path / "data.csv"
+    path = tmp_path_factory.mktemp("processes") / "data.csv"
+    pd.DataFrame({"size": size, "count": rng.poisson(size)}).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(data):
+    """The density that one process fits."""
+    return elflow.FlowDensity(max_steps=15, random_state=0, device="cpu").fit(pd.read_csv(data))
 
 
 def start(*arguments, launcher=(), **variables):
@@ -189,9 +196,9 @@ def test_a_killed_process_ends_the_others(victim, data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["torchrun", "nodes"])
-def test_processes_of_torchrun_and_of_two_machines(way, data, tmp_path):
+def test_processes_of_torchrun_and_of_two_machines(way, data, alone, tmp_path):
     """They end with the model of one process, which only the first of them prints."""
-    command = ["fit", data, "-o", tmp_path / "m.elf", "--max-steps", "40", "--device", "cpu"]
+    command = ["fit", data, "-o", tmp_path / "m.elf", "--max-steps", "15", "--device", "cpu"]
     if way == "torchrun":
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         processes = [start(*command, launcher=launcher)]
@@ -204,7 +211,6 @@ def test_processes_of_torchrun_and_of_two_machines(way, data, tmp_path):
     assert [process.returncode for process in processes] == [0] * len(processes), outputs
     assert sum(out.count(" parameters") for out, _ in outputs) == 1
     rows, model = pd.read_csv(data), elflow.load(tmp_path / "m.elf")
-    alone = elflow.FlowDensity(max_steps=40, random_state=0, device="cpu").fit(rows)
     compare_histories(model.training_.history, alone.training_.history)
     assert model.score(rows) == pytest.approx(alone.score(rows), abs=1e-3)
 

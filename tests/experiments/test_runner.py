@@ -680,8 +680,8 @@ def test_jobs_after_the_time_budget_are_skipped(output, processes, capsys):
     """A started job ends; the others run when the command is repeated with a larger budget."""
     for key in "ab":
         switch(output, f"{key}-takes-a-second")
-    command = ["tiny-group", "tiny", "-o", str(output), "--processes", str(processes), "--budget"]
-    assert main([*command, "0.9"]) == 0
+    command = ["tiny-group", "tiny", "-o", str(output), "--budget"]
+    assert main([*command, "0.9", "--processes", str(processes)]) == 0
     found = result(output)
     assert "a" in found["records"]
     assert found["failed"] == []
@@ -689,9 +689,9 @@ def test_jobs_after_the_time_budget_are_skipped(output, processes, capsys):
     assert set("abcd") == {*found["records"], *(line[0] for line in found["skipped"])}
     assert "skipped: tiny: " in capsys.readouterr().err
     assert "Skipped" in page(output)
-    assert main([*command, "0.9", "--keep"]) == 0
+    assert main([*command, "0.9", "--keep", "--processes", "1"]) == 0
     assert "not stored: tiny, because jobs were skipped" in capsys.readouterr().err
-    assert main([*command, "inf"]) == 0
+    assert main([*command, "inf", "--processes", "1"]) == 0
     assert list(result(output)["records"]) == list("abcd")
     assert sorted(calls(output)) == list("abcd")
 
