@@ -12,14 +12,14 @@ from experiments.faults.mutations import list_paths, mutate_bytes, mutate_json
 from experiments.faults.outcomes import BAD, Case, Tally
 
 COUNTS = {
-    "model-bytes": 200,
-    "model-content": 80,
-    "model-values": 2,
-    "checkpoint-bytes": 100,
-    "table-bytes": 30,
-    "table-values": 2,
-    "kill": 2,
-    "disk": 2,
+    "model-bytes": 400,
+    "model-content": 150,
+    "model-values": 4,
+    "checkpoint-bytes": 200,
+    "table-bytes": 60,
+    "table-values": 4,
+    "kill": 3,
+    "disk": 3,
 }
 
 
@@ -33,7 +33,7 @@ def test_no_fault_is_silent(folder):
     tally = run_campaign(folder, 120.0, seed=0, counts=COUNTS, log=lambda line: None)
     assert not tally.findings
     assert set(tally.counts) == set(COUNTS) == set(KINDS)
-    assert tally.tried >= 490
+    assert tally.tried >= 900
     assert not any(tally.totals[outcome] for outcome in BAD)
     again = run_campaign(folder, 120.0, seed=0, counts=COUNTS, log=lambda line: None)  # complete already
     assert again.counts == tally.counts
