@@ -210,11 +210,14 @@ class FlowClassifier(ClassifierMixin, SavedEstimator):
         return priors
 
     def _get_state(self) -> dict[str, Any]:
+        dtype = self.classes_.dtype
+        if SAVED_DTYPE.fullmatch(dtype.str) is None:
+            raise TypeError(f"classes_ must be strings, integers, booleans or floats to be saved, got {dtype}")
         return super()._get_state() | {
             "priors": None if self.priors is None else np.asarray(self.priors, np.float64).tolist(),
             "odd_share": self.odd_share,
             "classes": self.classes_.tolist(),
-            "classes_dtype": self.classes_.dtype.str,
+            "classes_dtype": dtype.str,
             "class_prior": self.class_prior_.tolist(),
             "reference_scores": self.reference_scores_.tolist(),
         }
