@@ -140,6 +140,8 @@ def check_config(density: type[FlowDensity], config: dict[str, Any], n_values: i
 def _check_types(density: type[FlowDensity], parameters: dict[str, Any], path: str) -> None:
     """Raise an error that names the first parameter whose type is wrong."""
     check_arguments(density, parameters, path)
+    if parameters.get("log_dir") is not None:  # a file must not choose where a new fit would write
+        raise ValueError(f"{path}.log_dir must be null, got {str(parameters['log_dir'])[:60]!r}")
     if (options := parameters.get("flow_options")) is not None:
         check_options(parameters.get("flow", ""), options, f"{path}.flow_options")
 
