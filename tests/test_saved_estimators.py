@@ -293,6 +293,7 @@ def change(path, entry, value):
         (("density", "max_steps"), "2", r"config\.estimator\.density\.max_steps must be an integer"),
         (("density", "missing"), "never", r"config\.estimator\.density\.missing must be one of"),
         (("density", "members"), ["forest"], r"config\.estimator\.density\.members must be None or a list"),
+        (("density", "log_dir"), "/etc", r"config\.estimator\.density\.log_dir must be null, got '/etc'"),
         (("density", "flow"), "os.system", "flow must be one of"),
         (("density", "flow_options", "units"), "4", r"config\.estimator\.density\.flow_options\.units must be an int"),
         (("classes",), "no", r"config\.estimator\.classes must be a list"),

@@ -38,11 +38,11 @@ class SavedEstimator(BaseEstimator):
     """Base class of estimators on top of a density, with model files.
 
     A subclass has the parameters `density` and `random_state`, and `fit` sets `density_`. If it has more to store, it
-    extends `_get_state` and `_from_state`, and declares the types in `state_type`; if its density has a context, it
+    extends `_get_state` and `_from_state`, and declares the types in `_state_type`; if its density has a context, it
     replaces `_find_input_schema`.
     """
 
-    state_type: ClassVar[Any] = SavedState
+    _state_type: ClassVar[Any] = SavedState
     """Types of the state, a typed dictionary."""
     density: FlowDensity | None
     density_: FlowDensity
@@ -81,7 +81,7 @@ class SavedEstimator(BaseEstimator):
         return cls._from_state(state, FlowDensity.from_file(replace(file, config=config)))
 
     def _get_state(self) -> dict[str, Any]:
-        """What the estimator has besides its fitted density, as JSON: see `state_type`."""
+        """What the estimator has besides its fitted density, as JSON: see `_state_type`."""
         names = getattr(self, "feature_names_in_", None)
         return {
             "density": None if self.density is None else encode_parameters(self.density),
@@ -92,7 +92,7 @@ class SavedEstimator(BaseEstimator):
     @classmethod
     def _from_state(cls, state: dict[str, Any], density: FlowDensity) -> Self:
         """Build an estimator from its state and its fitted density."""
-        check_json(state, cls.state_type, PATH)
+        check_json(state, cls._state_type, PATH)
         parameters, names = state["density"], state["feature_names"]
         unfitted = None if parameters is None else build_density(FlowDensity, parameters, f"{PATH}.density")
         estimator = cls(unfitted, random_state=state["random_state"])

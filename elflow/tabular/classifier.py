@@ -83,7 +83,7 @@ class FlowClassifier(ClassifierMixin, SavedEstimator):
         True
     """
 
-    state_type = ClassifierState
+    _state_type = ClassifierState
 
     def __init__(
         self,

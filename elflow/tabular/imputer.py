@@ -62,7 +62,7 @@ class FlowImputer(TransformerMixin, SavedEstimator):
         True
     """
 
-    state_type = ImputerState
+    _state_type = ImputerState
 
     def __init__(
         self,
