@@ -7,7 +7,7 @@ Models and their files:
 * `FlowDensity`: scikit-learn estimator for tables with columns of any kind.
 * `FlowClassifier`, `FlowRegressor`: scikit-learn estimators of classes and numbers, by a `FlowDensity` with a context.
 * `FlowImputer`: scikit-learn transformer that fills missing cells by a `FlowDensity`; `MISSING`: a condition.
-* `save`, `load`: model files, for flows, image models and densities.
+* `save`, `load`: model files of all of these.
 
 Modules:
 

@@ -25,7 +25,7 @@ from elflow._digest import BLANK, compute_digest, seal_file
 from elflow._files import replacing
 from elflow._json_types import check_json
 
-__all__ = ["ModelFile", "fill_module", "name_file_in_errors", "read_model", "write_model"]
+__all__ = ["ModelFile", "encode_json", "fill_module", "name_file_in_errors", "read_model", "write_model"]
 
 FORMAT = "elflow"
 VERSION = 2
@@ -107,12 +107,7 @@ def write_model(
         "saved_by": {"elflow": __version__, "torch": torch.__version__},
         "held_out": held_out,
     }
-    try:
-        header |= {
-            name: json.dumps(value, default=_encode_scalar) for name, value in entries.items() if value is not None
-        }
-    except TypeError as error:
-        raise TypeError(f"configuration and notes of a model must be JSON, got a value that is not: {error}") from None
+    header |= {name: encode_json(value) for name, value in entries.items() if value is not None}
     constants = find_constants(module)
     weights = {key: value for key, value in module.state_dict().items() if key not in constants}
     _check_values(weights)
@@ -289,6 +284,19 @@ def _parse_entries(path: Path, header: dict[str, str]) -> dict[str, Any]:
                 f"path must be a model saved by elflow, got {path} with a damaged header: {str(error)[:300]}"
             ) from None
     return values
+
+
+def encode_json(value: object) -> str:
+    """A part of a model as JSON, in which NumPy's scalars are numbers.
+
+    Example:
+        >>> encode_json({"units": torch.tensor(4)})
+        '{"units": 4}'
+    """
+    try:
+        return json.dumps(value, default=_encode_scalar)
+    except TypeError as error:
+        raise TypeError(f"configuration and notes of a model must be JSON, got a value that is not: {error}") from None
 
 
 def _encode_scalar(value: Any) -> Any:

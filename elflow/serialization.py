@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -14,17 +14,26 @@ from elflow._model_file import ModelFile, fill_module, name_file_in_errors, read
 from elflow._sizes import check_integers, limit_sizes
 from elflow.flows import ELF, ImageELF
 from elflow.flows.known_scores import score_fixed_points
-from elflow.tabular import FlowDensity
+from elflow.tabular import FlowClassifier, FlowDensity, FlowImputer, FlowRegressor
 from elflow.training import Training, choose_device
 
-__all__ = ["load", "read_notes", "read_training", "save"]
+__all__ = ["find_density", "load", "read_notes", "read_training", "save"]
 
 FLOWS: dict[str, type[ELF] | type[ImageELF]] = {"ELF": ELF, "ImageELF": ImageELF}
 """Flows that can be saved, by their name in the file. Each has `config`, its arguments as JSON, and `from_config`."""
+TableModel: TypeAlias = FlowDensity | FlowClassifier | FlowRegressor | FlowImputer
+"""An estimator that can be saved."""
+TABLE_MODELS: dict[str, type[TableModel]] = {
+    "FlowDensity": FlowDensity,
+    "FlowClassifier": FlowClassifier,
+    "FlowRegressor": FlowRegressor,
+    "FlowImputer": FlowImputer,
+}
+"""Estimators that can be saved, by their name in the file. Each has `config`, `save` and `from_file`."""
 
 
 def save(
-    model: ELF | ImageELF | FlowDensity,
+    model: ELF | ImageELF | TableModel,
     path: str | os.PathLike[str],
     training: Training | None = None,
     notes: dict[str, Any] | None = None,
@@ -32,9 +41,10 @@ def save(
     """Write a model to one safetensors file, atomically: after a failure, the old file is still there.
 
     Arguments:
-        model: An `elflow.ELF` or `elflow.ImageELF`, on any device, or a fitted `elflow.FlowDensity`.
+        model: An `elflow.ELF` or `elflow.ImageELF`, on any device, or a fitted `elflow.FlowDensity`, `FlowClassifier`,
+            `FlowRegressor` or `FlowImputer`.
         path: The file; an existing one is replaced.
-        training: The training record, for `read_training`. A `FlowDensity` stores its own.
+        training: The training record, for `read_training`. Estimators store their own.
         notes: Notes to store, as JSON: see `read_notes`.
 
     Example:
@@ -48,14 +58,14 @@ def save(
         True
     """
     name = type(model).__name__
-    if isinstance(model, FlowDensity) and hasattr(model, "model_"):
+    if isinstance(model, TableModel):
         model.save(path, notes)
     elif isinstance(model, ELF | ImageELF) and FLOWS.get(name) is type(model):
         record = None if training is None else training.to_dict()
         known = score_fixed_points(model)
         write_model(Path(path), name, model.config, model, record, notes, known_scores=known)
     else:
-        raise TypeError(f"model must be an elflow.ELF, an elflow.ImageELF or a fitted FlowDensity, got {name}")
+        raise TypeError(f"model must be one of {', '.join([*FLOWS, *TABLE_MODELS])}, got {name}")
 
 
 def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Any:
@@ -63,10 +73,10 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> An
 
     Arguments:
         path: The file.
-        device: The device of a flow: see `elflow.training.choose_device`. A `FlowDensity` is always on the CPU.
+        device: The device of a flow: see `elflow.training.choose_device`. Estimators are always on the CPU.
 
     Returns:
-        An `elflow.ELF` or `elflow.ImageELF` in evaluation mode, or a fitted `elflow.FlowDensity`.
+        The model that was saved: an `elflow.ELF` or `elflow.ImageELF` in evaluation mode, or a fitted estimator.
 
     Example:
         >>> import elflow, tempfile
@@ -86,17 +96,32 @@ def build_model(file: ModelFile, device: torch.device | None = None) -> Any:
         name_file_in_errors(file.path, "whose configuration and weights do not match"),
         limit_sizes(file.n_values, len(file.tensors)),
     ):
-        check_choice("model", file.class_name, [*FLOWS, "FlowDensity"])
+        check_choice("model", file.class_name, [*FLOWS, *TABLE_MODELS])
         if file.training is not None:
             Training.from_dict(file.training)
-        if file.class_name == "FlowDensity":
-            return FlowDensity.from_file(file)
+        if file.class_name in TABLE_MODELS:
+            return TABLE_MODELS[file.class_name].from_file(file)
         flow_class = FLOWS[file.class_name]
         check_arguments(flow_class, file.config, "config")
         check_integers(file.config, file.n_values, "config")
         flow = flow_class.from_config(file.config)
         fill_module(flow, file.tensors, file.version)
     return flow if device is None else flow.to(device)
+
+
+def find_density(model: object) -> FlowDensity | None:
+    """The joint density of a table's columns in a loaded model; None if it has none.
+
+    That of a `FlowImputer` is its `density_`. The densities of a `FlowClassifier` and of a `FlowRegressor` are those of
+    a table given a class, and of a number given a table.
+
+    Example:
+        >>> import elflow
+        >>> find_density(elflow.ELF(features=3)) is None
+        True
+    """
+    density = model.density_ if isinstance(model, FlowImputer) else model
+    return density if isinstance(density, FlowDensity) else None
 
 
 def read_training(path: str | os.PathLike[str]) -> Training | None:

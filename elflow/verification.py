@@ -14,19 +14,19 @@ from torch import nn
 from elflow._model_file import read_model
 from elflow.flows import ELF, ImageELF
 from elflow.flows.known_scores import score_fixed_points
-from elflow.serialization import build_model, save
+from elflow.serialization import TableModel, build_model, save
 from elflow.tabular import FlowDensity
 from elflow.training import Training
 
 __all__ = ["TOLERANCES", "Verification", "verify"]
 
-Model: TypeAlias = ELF | ImageELF | FlowDensity
+Model: TypeAlias = ELF | ImageELF | TableModel
 """A model that `save` writes."""
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Maximum difference of a score from the stored one, relative to 1 + |score|, by the dtype of the computation.
 
-Other processors, thread counts and versions of torch round differently; a `FlowDensity` computes in double precision.
+Other processors, thread counts and versions of torch round differently; estimators compute in double precision.
 """
 
 
@@ -92,11 +92,15 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
 
 def _score(model: Model) -> list[float | None]:
-    return model.score_fixed_rows() if isinstance(model, FlowDensity) else score_fixed_points(model)
+    return _get_density(model).score_fixed_rows() if isinstance(model, TableModel) else score_fixed_points(model)
 
 
 def _get_module(model: Model) -> nn.Module:
-    return model.model_ if isinstance(model, FlowDensity) else model
+    return _get_density(model).model_ if isinstance(model, TableModel) else model
+
+
+def _get_density(model: TableModel) -> FlowDensity:
+    return model if isinstance(model, FlowDensity) else model.density_
 
 
 def _find_dtype(model: Model) -> torch.dtype:
@@ -107,7 +111,7 @@ def _check_round_trip(path: object, training: dict[str, Any] | None, model: Mode
     """Raise an error unless a copy of the model in a new file is the same."""
     with TemporaryDirectory(prefix="elflow-") as folder:
         copy = Path(folder, "copy.elf")
-        record = None if isinstance(model, FlowDensity) or training is None else Training.from_dict(training)
+        record = None if isinstance(model, TableModel) or training is None else Training.from_dict(training)
         save(model, copy, record)
         again = build_model(read_model(copy))
         states = [_get_module(each).state_dict() for each in (model, again)]

@@ -59,11 +59,12 @@ TABULAR_RULES: dict[str, set[str]] = {
     "queries": {"integrals", "fitting", "_inputs", "_flow", "schema", "columns", *_TYPES},
     "drift": {"fitting", "_inputs", "_flow", "schema", "columns", *_TYPES},
     "memorization": {"_inputs", "_flow", "schema", *_TYPES},
-    "saving": {"drift", "fitting", "_flow", "schema"},
+    "saving": {"drift", "fitting", "_flow", "schema", "_arrays"},
     "estimator": {"saving", "memorization", "drift", "queries", "fitting", "_flow", "columns", "frames"},
     "_clones": {"estimator", "_arrays"},
-    "imputer": {"_clones", "estimator", "queries", *_TYPES},
-    "classifier": {"_clones", "estimator", "queries", "fitting", "schema", *_TYPES},
-    "regressor": {"_clones", "estimator", *_TYPES},
+    "_saved": {"saving", "estimator", "schema"},
+    "imputer": {"_saved", "_clones", "estimator", "queries", "schema", *_TYPES},
+    "classifier": {"_saved", "_clones", "estimator", "saving", "queries", "fitting", "schema", "columns", *_TYPES},
+    "regressor": {"_saved", "_clones", "estimator", "schema", *_TYPES},
 }
 """The same for the folders and files of `elflow/tabular`."""

@@ -135,6 +135,7 @@ def test_weights_of_a_mixture_must_add_up_to_one(path):
         (("schema", "table"), "spark", "table must be one of"),
         (("schema", "surprise"), 1, "has an entry surprise, which Schema does not have"),
         (("parameters", "flow"), "os.system", "flow must be one of"),
+        (("parameters", "log_dir"), "/etc", r"config\.parameters\.log_dir must be null"),
         (("parameters", "surprise"), 1, r"config\.parameters\.surprise must be left out"),
         (("parameters", "random_state"), "0", r"config\.parameters\.random_state must be an integer or null"),
         (("fitted", "options_", "bins"), 4.0, r"config\.fitted\.options_\.bins must be an integer"),

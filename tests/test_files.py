@@ -151,9 +151,7 @@ def test_no_file(tmp_path):
 
 
 def test_other_flows():
-    with pytest.raises(
-        TypeError, match=r"model must be an elflow\.ELF, an elflow\.ImageELF or a fitted FlowDensity, got MAF"
-    ):
+    with pytest.raises(TypeError, match=r"model must be one of ELF, ImageELF, FlowDensity, .* got MAF"):
         elflow.save(zuko.flows.MAF(2), "model.elf")
 
 

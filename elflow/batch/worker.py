@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 
 from elflow._checks import check_count
-from elflow.serialization import load
+from elflow.serialization import find_density, load
 from elflow.tabular import FlowDensity, as_frame
 from elflow.tabular.frames import from_frame, table_kind
 from elflow.training import choose_device
@@ -44,9 +44,9 @@ class Worker:
     def density(self) -> FlowDensity:
         """The model, read from its file on first use."""
         if self._density is None:
-            density = load(self.path)
-            if not isinstance(density, FlowDensity):
-                raise TypeError(f"path must be a model of a table, got {self.path}, a {type(density).__name__}")
+            model = load(self.path)
+            if (density := find_density(model)) is None:
+                raise TypeError(f"path must be a density of a table, got {self.path}, a {type(model).__name__}")
             density.model_.to(choose_device(self.device))
             self._density = density
         return self._density

@@ -294,9 +294,9 @@ def load_model(path: Path, device: str = "cpu") -> Any:
 
 
 def load_density(path: Path) -> FlowDensity:
-    """The model of a table in a file."""
+    """The density of a table in a file, or that of an imputer."""
     import elflow
-    from elflow import FlowDensity
+    from elflow.serialization import find_density
 
     model = load_model(path)
     if isinstance(model, elflow.ImageELF):
@@ -304,9 +304,12 @@ def load_density(path: Path) -> FlowDensity:
             f"MODEL must be a model of a table, got the model of images {path}: use `elflow score-images` or "
             "`elflow sample-images`"
         )
-    if not isinstance(model, FlowDensity):
-        raise ValueError(f"MODEL must be a model written by `elflow fit`, got {path}, a flow without columns")
-    return model
+    if (density := find_density(model)) is None:
+        kind = "a flow without columns" if isinstance(model, elflow.ELF) else f"a {type(model).__name__}"
+        raise ValueError(
+            f"MODEL must be a model written by `elflow fit`, got {path}, {kind}: load it in Python with elflow.load"
+        )
+    return density
 
 
 def load_image_flow(path: Path, device: str) -> ImageELF:
@@ -315,7 +318,7 @@ def load_image_flow(path: Path, device: str) -> ImageELF:
 
     model = load_model(path, device)
     if not isinstance(model, elflow.ImageELF):
-        kind = "a model of a table" if hasattr(model, "schema_") else "another flow"
+        kind = "another flow" if isinstance(model, elflow.ELF) else "a model of a table"
         raise ValueError(f"MODEL must be a model written by `elflow fit-images`, got {path}, {kind}")
     if model.context:
         raise ValueError(

@@ -87,7 +87,8 @@ def info(
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
-    lines = [("model", str(model)), ("flow", facts["flow"]), ("parameters", f"{facts['parameters']:,}")]
+    lines = [("model", str(model)), *_describe_estimator(facts.get("estimator"))]
+    lines += [("flow", facts["flow"]), ("parameters", f"{facts['parameters']:,}")]
     if "shape" in facts:
         lines += _describe_images(facts)
     elif "columns" in facts:
@@ -137,6 +138,9 @@ def _collect_facts(path: Path, model: Any, training: Training | None) -> dict[st
     from elflow.serialization import read_notes
 
     facts: dict[str, Any] = {"model": str(path)}
+    if hasattr(model, "density_"):
+        facts["estimator"] = _collect_estimator_facts(model)
+        model = model.density_
     if hasattr(model, "schema_"):
         columns = describe_columns(model.schema_, "modelled") + describe_columns(model.context_schema_, "context")
         facts |= {"flow": model.flow, "parameters": model.n_parameters_, "rows": model.n_rows_, "columns": columns}
@@ -151,6 +155,26 @@ def _collect_facts(path: Path, model: Any, training: Training | None) -> dict[st
         else:
             facts |= {"features": config["features"], "context": config["context"]}
     return facts | {"training": None if training is None else _summarize(training), "elflow": elflow.__version__}
+
+
+def _collect_estimator_facts(estimator: Any) -> dict[str, Any]:
+    """Facts about an estimator besides those about its density."""
+    facts: dict[str, Any] = {"class": type(estimator).__name__}
+    if hasattr(estimator, "classes_"):
+        facts |= {"classes": estimator.classes_.tolist(), "priors": estimator.class_prior_.tolist()}
+        facts["odd_share"] = estimator.odd_share
+    return facts | ({"method": estimator.method} if hasattr(estimator, "method") else {})
+
+
+def _describe_estimator(facts: dict[str, Any] | None) -> list[tuple[str, str]]:
+    if facts is None:
+        return []
+    lines = [("estimator", facts["class"])]
+    if "classes" in facts:
+        shares = zip(facts["classes"], facts["priors"], strict=True)
+        lines.append(("classes", ", ".join(f"{prior:.1%} {label}" for label, prior in shares)))
+        lines.append(("odd share", f"{facts['odd_share']:g}"))
+    return [*lines, *([("method", facts["method"])] if "method" in facts else [])]
 
 
 def _summarize(training: Training) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from elflow.flows.compiled import compile_density
-from elflow.serialization import load
+from elflow.serialization import find_density, load
 from elflow.serve._tables import to_rows
 from elflow.tabular import Column, FlowDensity, Schema, as_frame
 
@@ -139,7 +139,7 @@ def describe_column(column: Column, samples: pd.Series | None) -> dict[str, Any]
 
 
 def load_models(files: Sequence[str | os.PathLike[str]]) -> list[ServedModel]:
-    """Load models of tables; each is named after its file, or `NAME=FILE` names it.
+    """Load densities of tables; each is named after its file, or `NAME=FILE` names it.
 
     Example:
         >>> load_models([])
@@ -157,8 +157,8 @@ def load_models(files: Sequence[str | os.PathLike[str]]) -> list[ServedModel]:
             name, path = Path(text).stem, text
         if name in models:
             raise ValueError(f"models must have different names, got {name!r} twice: name one of them, as NAME={path}")
-        density = load(path)
-        if not isinstance(density, FlowDensity):
-            raise ValueError(f"models must be models of tables, got {path}, a {type(density).__name__}")
+        model = load(path)
+        if (density := find_density(model)) is None:
+            raise ValueError(f"models must be densities of tables, got {path}, a {type(model).__name__}")
         models[name] = ServedModel(name, density)
     return list(models.values())

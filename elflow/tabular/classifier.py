@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_y, _num_samples, check_is_fitted
 
+from elflow._json_types import check_json
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._clones import check_weights, clone_density, copy_features
+from elflow.tabular._saved import PATH, SavedEstimator, SavedState
+from elflow.tabular.columns import Column
 from elflow.tabular.estimator import FlowDensity
 from elflow.tabular.fitting._split import Split
 from elflow.tabular.frames import Table, as_frame, as_plain_array
 from elflow.tabular.queries._anomaly import rank_log_density, summarize_log_density
-from elflow.tabular.schema import MAX_ONE_HOT
+from elflow.tabular.saving._known_scores import check_reference_scores
+from elflow.tabular.schema import MAX_ONE_HOT, Schema
 
 __all__ = ["FlowClassifier"]
 
 CLASS = "class"
 """Name of the column of the context."""
+CLASS_TYPES = {"b": list[bool], "i": list[int], "u": list[int], "f": list[float], "U": list[str], "O": list[str]}
+"""Types of classes in a file, by the kind of their dtype; objects are strings, of pandas for example."""
+SAVED_DTYPE = re.compile(r"\|b1|[<>|][iu][1248]|[<>]f[248]|[<>]U\d{1,5}|\|O")
+"""Dtypes of classes in a file, as NumPy writes them. Text has at most 99,999 characters: a file must not choose how
+much memory is allocated."""
 
 
-class FlowClassifier(ClassifierMixin, BaseEstimator):
+class ClassifierState(SavedState):
+    """What a classifier has besides its fitted density, in a model file."""
+
+    priors: list[float] | None
+    odd_share: float
+    classes: list[Any]
+    classes_dtype: str
+    class_prior: list[float]
+    reference_scores: list[float]
+
+
+class FlowClassifier(ClassifierMixin, SavedEstimator):
     """Generative classifier: the density p(row | class) of each class, the prior of the classes, and Bayes' rule.
 
     One flow with the class as context models all classes. Because it models the rows as well, it tells which rows fit
@@ -54,7 +75,15 @@ class FlowClassifier(ClassifierMixin, BaseEstimator):
         ['a', 'b', 'none of these']
         >>> classifier.predict_proba(X).shape
         (200, 2)
+        >>> import elflow, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     classifier.save(f"{folder}/classifier.elf")
+        ...     same = elflow.load(f"{folder}/classifier.elf")
+        >>> bool((same.predict_proba(X) == classifier.predict_proba(X)).all())
+        True
     """
+
+    _state_type = ClassifierState
 
     def __init__(
         self,
@@ -168,8 +197,7 @@ class FlowClassifier(ClassifierMixin, BaseEstimator):
         return np.stack(scores, 1)
 
     def _make_context(self, codes: NDArray[Any]) -> pd.DataFrame:
-        names = [str(code) for code in range(len(self.classes_))]
-        return pd.DataFrame({CLASS: pd.Categorical.from_codes(codes, names)})
+        return pd.DataFrame({CLASS: pd.Categorical.from_codes(codes, _name_classes(len(self.classes_)))})
 
     def _check_priors(self, frequencies: FloatArray) -> FloatArray:
         if self.priors is None:
@@ -181,9 +209,78 @@ class FlowClassifier(ClassifierMixin, BaseEstimator):
             )
         return priors
 
+    def _get_state(self) -> dict[str, Any]:
+        dtype = self.classes_.dtype
+        if SAVED_DTYPE.fullmatch(dtype.str) is None:
+            raise TypeError(f"classes_ must be strings, integers, booleans or floats to be saved, got {dtype}")
+        return super()._get_state() | {
+            "priors": None if self.priors is None else np.asarray(self.priors, np.float64).tolist(),
+            "odd_share": self.odd_share,
+            "classes": self.classes_.tolist(),
+            "classes_dtype": dtype.str,
+            "class_prior": self.class_prior_.tolist(),
+            "reference_scores": self.reference_scores_.tolist(),
+        }
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any], density: FlowDensity) -> Self:
+        classifier = super()._from_state(state, density)
+        classifier.priors, classifier.odd_share = state["priors"], state["odd_share"]
+        if not 0 < classifier.odd_share < 1:
+            raise ValueError(f"{PATH}.odd_share must be in (0, 1), got {classifier.odd_share!r}")
+        classifier.classes_ = _decode_classes(state["classes"], state["classes_dtype"])
+        known = _name_classes(len(classifier.classes_))
+        if cls._find_class_column(density).levels != tuple(known):
+            raise ValueError(
+                f"{PATH}.classes must be as many as the classes of config.context_schema, got {len(known)}"
+            )
+        classifier.class_prior_ = prior = np.array(state["class_prior"], np.float64)
+        if len(prior) != len(known) or not (prior >= 0).all() or not np.isclose(prior.sum(), 1):
+            raise ValueError(f"{PATH}.class_prior must be {len(known)} probabilities that add up to 1, got {prior[:9]}")
+        classifier.reference_scores_ = np.array(state["reference_scores"], np.float64)
+        check_reference_scores(classifier.reference_scores_, f"{PATH}.reference_scores")
+        return classifier
+
+    @classmethod
+    def _find_input_schema(cls, density: FlowDensity) -> Schema:
+        cls._find_class_column(density)
+        return density.schema_
+
+    @classmethod
+    def _find_class_column(cls, density: FlowDensity) -> Column:
+        """Column of the classes in the context of a density."""
+        columns = () if density.context_schema_ is None else density.context_schema_.columns
+        if [(column.name, column.kind) for column in columns] != [(CLASS, "category")]:
+            raise ValueError(f"config.context_schema must have one column of categories {CLASS!r} for a {cls.__name__}")
+        return columns[0]
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.density is not None and self.density.missing == "model"
         tags.input_tags.categorical = True
         tags.input_tags.string = True
         return tags
+
+
+def _name_classes(count: int) -> list[str]:
+    """Names of the classes in the context of the density."""
+    return [str(code) for code in range(count)]
+
+
+def _decode_classes(values: list[Any], dtype: str) -> NDArray[Any]:
+    """Classes from JSON as an array of the dtype that they had in `fit`."""
+    if SAVED_DTYPE.fullmatch(dtype) is None:
+        raise ValueError(
+            f"{PATH}.classes_dtype must be one of strings, integers, booleans or floats, got {dtype[:20]!r}"
+        )
+    if not 1 <= len(values) <= MAX_ONE_HOT:  # before a long dtype takes memory for each of them
+        raise ValueError(f"{PATH}.classes must be 1 to {MAX_ONE_HOT}, got {len(values)}")
+    check_json(values, CLASS_TYPES[np.dtype(dtype).kind], f"{PATH}.classes")
+    try:
+        with np.errstate(over="ignore"):
+            classes = np.array(values, dtype)
+    except OverflowError as error:
+        raise ValueError(f"{PATH}.classes must be values of dtype {dtype}: {error}") from None
+    if classes.tolist() != values or np.unique(classes).tolist() != values:
+        raise ValueError(f"{PATH}.classes must be different values of dtype {dtype}, in increasing order")
+    return classes

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from elflow._checks import check_choice
 from elflow.tabular._clones import clone_density, copy_features
+from elflow.tabular._saved import PATH, SavedEstimator, SavedState
 from elflow.tabular.estimator import FlowDensity
 from elflow.tabular.frames import Table
 from elflow.tabular.queries._imputation_queries import IMPUTATION_METHODS
@@ -18,7 +19,13 @@ from elflow.tabular.queries._imputation_queries import IMPUTATION_METHODS
 __all__ = ["FlowImputer"]
 
 
-class FlowImputer(TransformerMixin, BaseEstimator):
+class ImputerState(SavedState):
+    """What an imputer has besides its fitted density, in a model file."""
+
+    method: str
+
+
+class FlowImputer(TransformerMixin, SavedEstimator):
     """Imputation of missing values by the joint density of the columns, as a scikit-learn transformer.
 
     The density is fitted to the table with its missing values, which need not be complete. `transform` fills the
@@ -47,7 +54,15 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         0
         >>> imputer.get_feature_names_out().tolist()
         ['a', 'b']
+        >>> import elflow, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     imputer.save(f"{folder}/imputer.elf")
+        ...     same = elflow.load(f"{folder}/imputer.elf")
+        >>> same.transform(table).equals(imputer.transform(table))
+        True
     """
+
+    _state_type = ImputerState
 
     def __init__(
         self,
@@ -102,6 +117,16 @@ class FlowImputer(TransformerMixin, BaseEstimator):
         names = np.asarray(_check_feature_names_in(self, input_features), dtype=object)
         ignored = set(self.density_.schema_.ignored)
         return np.array([name for name in names if str(name) not in ignored], dtype=object)
+
+    def _get_state(self) -> dict[str, Any]:
+        return super()._get_state() | {"method": self.method}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any], density: FlowDensity) -> Self:
+        imputer = super()._from_state(state, density)
+        imputer.method = state["method"]
+        check_choice(f"{PATH}.method", imputer.method, IMPUTATION_METHODS)
+        return imputer
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

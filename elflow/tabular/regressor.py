@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fitted, validate_data
 
 from elflow._checks import check_count
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._clones import check_weights, clone_density
 from elflow.tabular._random import RandomState
+from elflow.tabular._saved import SavedEstimator
 from elflow.tabular.estimator import FlowDensity
 from elflow.tabular.frames import Table, as_frame, as_plain_array, table_kind
+from elflow.tabular.schema import Schema
 
 __all__ = ["FlowRegressor"]
 
@@ -25,7 +27,7 @@ N_QUANTILES = 200
 """Number of equally likely values from which a mean is computed."""
 
 
-class FlowRegressor(RegressorMixin, BaseEstimator):
+class FlowRegressor(RegressorMixin, SavedEstimator):
     """Distributional regression: the density p(y | row) of a number y given the columns of a table.
 
     It has all that the distribution has: means, quantiles, intervals, samples and log-densities, with any shape and a
@@ -50,6 +52,12 @@ class FlowRegressor(RegressorMixin, BaseEstimator):
         ((300,), (5, 10))
         >>> low, high = regressor.predict_interval(X, coverage=0.9).T
         >>> bool(0.8 < ((low <= y) & (y <= high)).mean() < 1)
+        True
+        >>> import elflow, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     regressor.save(f"{folder}/regressor.elf")
+        ...     same = elflow.load(f"{folder}/regressor.elf")
+        >>> bool((same.predict(X[:5]) == regressor.predict(X[:5])).all())
         True
     """
 
@@ -142,6 +150,15 @@ class FlowRegressor(RegressorMixin, BaseEstimator):
             self.feature_names_in_ = np.array(frame.columns, dtype=object)
             self.n_features_in_ = frame.shape[1]
         return frame
+
+    @classmethod
+    def _find_input_schema(cls, density: FlowDensity) -> Schema:
+        schema, rows = density.schema_, density.context_schema_
+        if schema.names != [TARGET] or schema.table != "pandas":
+            raise ValueError(f"config.schema must be that of the numbers y, got one of {schema.table}: {schema.names}")
+        if rows is None:
+            raise ValueError(f"config.context_schema must have the columns of the table for a {cls.__name__}, got null")
+        return rows
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -70,6 +70,13 @@ def use_model(model: Any) -> list[float | None]:
         model.training_.describe()
         repr(model.schema_)
         return list(scores)
+    if isinstance(model, elflow.FlowClassifier):
+        rows = model.density_.sample(1, context=pd.DataFrame({"class": ["0", "0"]}), random_state=0)
+        model.predict(rows, odd="none")
+        return [*model.density_.score_fixed_rows(), *model.predict_proba(rows).ravel(), *model.anomaly_score(rows)]
+    if isinstance(model, elflow.FlowImputer):
+        model.get_feature_names_out()
+        return use_model(model.density_)
     return list(score_fixed_points(model))
 
 
@@ -98,13 +105,19 @@ def make_victims(folder: Path) -> Victims:
         "realnvp": {"flow": "realnvp", "members": ["plain"], "flow_options": {"transforms": 2, "hidden_features": [8]}},
         "variational": {"members": ["plain"], "flow_options": SMALL, "dequantization": "variational"},
     }
-    paths = [folder / f"{name}.elf" for name in [*options, "elf", "images"]]
+    paths = [folder / f"{name}.elf" for name in [*options, "classifier", "imputer", "elf", "images"]]
     checkpoint = folder / "fit.checkpoint"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for path, settings in zip(paths, options.values(), strict=False):
             if not path.exists():
                 elflow.FlowDensity(max_steps=20, random_state=0, **settings).fit(table).save(path)
+        density = elflow.FlowDensity(max_steps=20, members=["plain"], flow_options=SMALL)
+        if not paths[-4].exists():
+            classifier = elflow.FlowClassifier(density, priors=[0.5, 0.2, 0.3], random_state=0)
+            classifier.fit(table.drop(columns="kind"), table["kind"]).save(paths[-4])
+        if not paths[-3].exists():
+            elflow.FlowImputer(density, random_state=0).fit(table.mask(table["amount"] > 2)).save(paths[-3])
         torch.manual_seed(0)
         if not paths[-2].exists():
             elflow.save(elflow.ELF(3, 2, transforms=2, units=4, hidden_features=(8,)), paths[-2])

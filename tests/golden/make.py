@@ -67,6 +67,39 @@ def save_density(folder: Path, name: str, table: pd.DataFrame, context: list[str
     (folder / f"{name}.json").write_text(json.dumps(facts) + "\n")
 
 
+def save_estimators(folder: Path, table: pd.DataFrame) -> None:
+    """Fit and store a classifier, a regressor and an imputer."""
+    density = elflow.FlowDensity(flow_options=SMALL, max_steps=60, members=["plain"])
+    numbers, labels = table[["height", "amount", "count"]], table["kind"].map({"a": 1, "b": 2, "c": 4}).astype("int16")
+    holes = numbers.mask(np.random.default_rng(1).random(numbers.shape) < 0.1)
+    estimators = {
+        "table-classifier": elflow.FlowClassifier(density, odd_share=0.1, random_state=0).fit(numbers, labels),
+        "table-regressor": elflow.FlowRegressor(density, random_state=0).fit(
+            numbers[["amount", "count"]], table["height"]
+        ),
+        "table-imputer": elflow.FlowImputer(density, random_state=0).fit(holes),
+    }
+    for name, estimator in estimators.items():
+        estimator.save(folder / f"{name}.elf", notes={"golden": name})
+        rows = (holes if name == "table-imputer" else numbers)[:N_SCORED]
+        facts = {"rows": to_records(rows), "answers": answer(elflow.load(folder / f"{name}.elf"), rows)}
+        (folder / f"{name}.json").write_text(json.dumps(facts) + "\n")
+
+
+def answer(
+    estimator: elflow.FlowClassifier | elflow.FlowRegressor | elflow.FlowImputer, rows: pd.DataFrame
+) -> dict[str, list[object]]:
+    """Answers of a fitted estimator for some rows."""
+    if isinstance(estimator, elflow.FlowClassifier):
+        answers = {"predict": estimator.predict(rows), "proba": estimator.predict_proba(rows)}
+        answers["anomaly"] = estimator.anomaly_score(rows)
+    elif isinstance(estimator, elflow.FlowRegressor):
+        answers = {"quantiles": estimator.predict_quantiles(rows[["amount", "count"]], [0.1, 0.5, 0.9])}
+    else:
+        answers = {"transform": estimator.transform(rows).to_numpy()}
+    return {name: values.tolist() for name, values in answers.items()}
+
+
 def save_flow(folder: Path, name: str, flow: elflow.ELF) -> None:
     """Store a flow of vectors."""
     torch.manual_seed(1)
@@ -121,6 +154,7 @@ def main(folder: Path) -> None:
     save_density(folder, "table-nsf", numbers, [], flow="nsf", flow_options=hidden | {"bins": 4})
     save_density(folder, "table-maf", numbers, ["count"], flow="maf", flow_options=hidden | {"randperm": True})
     save_density(folder, "table-realnvp", numbers, [], flow="realnvp", flow_options=hidden)
+    save_estimators(folder, table)
     torch.manual_seed(0)
     save_flow(folder, "elf", elflow.ELF(3, 2, **SMALL))
     weights = elflow.ELF(4, order=(1, 0, 3, 2), rank=3, activation=QELU, parametrization="weights", **SMALL)

@@ -12,13 +12,14 @@ from elflow._sizes import check_integers
 from elflow.activations import PiecewiseQuadratic
 from elflow.flows.named import check_options
 from elflow.tabular._flow import MIXTURE_OPTIONS, build_model
+from elflow.tabular.fitting._defaults import check_parameters
 from elflow.tabular.schema import Schema
 from elflow.training import Training
 
 if TYPE_CHECKING:
     from elflow.tabular.estimator import FlowDensity
 
-__all__ = ["check_config", "get_config", "set_config"]
+__all__ = ["build_density", "check_config", "encode_parameters", "encode_seed", "get_config", "set_config"]
 
 D = TypeVar("D", bound="FlowDensity")
 
@@ -53,17 +54,47 @@ class Config(TypedDict):
 
 def get_config(density: FlowDensity) -> dict[str, Any]:
     """Configuration of a fitted density for JSON: all but its weights and its training record."""
-    seed = int(density.random_state) if isinstance(density.random_state, Integral) else None
     context_schema = density.context_schema_
-    parameters = {**density.get_params(), "random_state": seed, "log_dir": None, "device": "auto"}
     return {
-        "parameters": _encode_activations(parameters, "flow_options"),
+        "parameters": encode_parameters(density),
         "schema": density.schema_.to_dict(),
         "context_schema": None if context_schema is None else context_schema.to_dict(),
         "fitted": _encode_activations({name: getattr(density, name) for name in Fitted.__annotations__}, "options_"),
         "hash_limit": None if density.row_hashes_ is None else density.row_hashes_.limit,
         "reference_scores": density.reference_scores_.tolist(),
     }
+
+
+def encode_parameters(density: FlowDensity) -> dict[str, Any]:
+    """Parameters of a density for JSON, except those of the machine that fitted it."""
+    seed = encode_seed(density.random_state)
+    parameters = {**density.get_params(), "random_state": seed, "log_dir": None, "device": "auto"}
+    if density.columns is not None:  # a schema knows columns by the text of their labels, which may be tuples
+        parameters["columns"] = {str(name): declaration for name, declaration in density.columns.items()}
+    return _encode_activations(parameters, "flow_options")
+
+
+def encode_seed(random_state: int | np.random.RandomState | None) -> int | None:
+    """A seed for JSON; None for a generator, which has no seed."""
+    return int(random_state) if isinstance(random_state, Integral) else None
+
+
+def build_density(kind: type[D], parameters: dict[str, Any], path: str) -> D:
+    """Build an unfitted density from parameters that `encode_parameters` returned.
+
+    Arguments:
+        kind: The class `FlowDensity`.
+        parameters: The parameters, from JSON.
+        path: Their name in errors.
+    """
+    _check_types(kind, parameters, path)
+    density = kind(**parameters)
+    try:
+        check_parameters(density.get_params())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}.{error}") from None
+    _decode_activation(density.flow_options)
+    return density
 
 
 def set_config(density: D, config: dict[str, Any], training: dict[str, Any] | None) -> D:
@@ -80,9 +111,8 @@ def set_config(density: D, config: dict[str, Any], training: dict[str, Any] | No
     density.n_features_in_ = len(schema.columns) + len(schema.ignored)
     if schema.table != "numpy":
         density.feature_names_in_ = np.array([*schema.names, *schema.ignored], dtype=object)
-    for options in (density.options_, density.flow_options or {}):
-        if "activation" in options:
-            options["activation"] = PiecewiseQuadratic(**options["activation"])
+    for options in (density.options_, density.flow_options):
+        _decode_activation(options)
     density.model_ = build_model(
         density.flow, schema, density.context_schema_, density.options_, density.dequantization
     )
@@ -99,14 +129,27 @@ def check_config(density: type[FlowDensity], config: dict[str, Any], n_values: i
     """
     check_json(config, Config, "config")
     parameters, options = config["parameters"], config["fitted"]["options_"]
-    check_arguments(density, parameters, "config.parameters")
+    _check_types(density, parameters, "config.parameters")
     mixture = {name: value for name, value in options.items() if name in MIXTURE_OPTIONS}
     check_json(mixture, MixtureOptions, "config.fitted.options_")
     arguments = {name: value for name, value in options.items() if name not in MIXTURE_OPTIONS}
     check_options(parameters["flow"], arguments, "config.fitted.options_")
-    if parameters["flow_options"] is not None:
-        check_options(parameters["flow"], parameters["flow_options"], "config.parameters.flow_options")
     check_integers(options, n_values, "config.fitted.options_")
+
+
+def _check_types(density: type[FlowDensity], parameters: dict[str, Any], path: str) -> None:
+    """Raise an error that names the first parameter whose type is wrong."""
+    check_arguments(density, parameters, path)
+    if parameters.get("log_dir") is not None:  # a file must not choose where a new fit would write
+        raise ValueError(f"{path}.log_dir must be null, got {str(parameters['log_dir'])[:60]!r}")
+    if (options := parameters.get("flow_options")) is not None:
+        check_options(parameters.get("flow", ""), options, f"{path}.flow_options")
+
+
+def _decode_activation(options: dict[str, Any] | None) -> None:
+    """Replace the activation among options from JSON by an object."""
+    if options and "activation" in options:
+        options["activation"] = PiecewiseQuadratic(**options["activation"])
 
 
 def _encode_activations(parts: dict[str, Any], name: str) -> dict[str, Any]:

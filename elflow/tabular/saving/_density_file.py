@@ -1,4 +1,4 @@
-"""Model file of a fitted density: its weights, configuration, hashes of rows and counts of held-out rows."""
+"""Model file of a density or an estimator on top of it: weights, configuration, hashes of rows, held-out counts."""
 
 from __future__ import annotations
 
@@ -15,21 +15,38 @@ from elflow.tabular.saving._known_scores import check_schemas
 if TYPE_CHECKING:
     from elflow.tabular.estimator import FlowDensity
 
-__all__ = ["read_density", "write_density"]
+__all__ = ["ESTIMATOR", "read_density", "write_density"]
 
 D = TypeVar("D", bound="FlowDensity")
 ROW_HASHES = "row_hashes"
 """Name of the hashes of rows among the tensors of a model file."""
+ESTIMATOR = "estimator"
+"""Name of the entry of the configuration for an estimator on top of the density."""
 
 
-def write_density(density: FlowDensity, path: Path, notes: dict[str, Any] | None) -> None:
-    """Write a fitted density to a file."""
+def write_density(
+    density: FlowDensity,
+    path: Path,
+    notes: dict[str, Any] | None,
+    class_name: str = "FlowDensity",
+    estimator: dict[str, Any] | None = None,
+) -> None:
+    """Write a fitted density to a file, or an estimator on top of it.
+
+    Arguments:
+        density: The density.
+        path: The file.
+        notes: Notes of the user, as JSON.
+        class_name: Name of the class of the estimator.
+        estimator: What the estimator has besides the density, as JSON.
+    """
     hashes = density.row_hashes_
     extra = {} if hashes is None else {ROW_HASHES: hashes.to_tensor()}
     # The weights were trained in single precision: a file of half the size stores them exactly.
     weights = deepcopy(density.model_).float()
     training, known = density.training_.to_dict(), density.score_fixed_rows()
-    write_model(path, "FlowDensity", density.config, weights, training, notes, extra, known, density.held_out_)
+    config = density.config if estimator is None else density.config | {ESTIMATOR: estimator}
+    write_model(path, class_name, config, weights, training, notes, extra, known, density.held_out_)
 
 
 def read_density(kind: type[D], file: ModelFile) -> D:

@@ -12,6 +12,7 @@ import pandas as pd
 from elflow._checks import check_count
 from elflow.flows.known_scores import as_known_scores, spread_points
 from elflow.kernels import NonFiniteError
+from elflow.tabular._arrays import FloatArray
 from elflow.tabular._flow import encode_context, encode_rows, score_rows
 from elflow.tabular.fitting._row_hashes import hash_rows
 from elflow.tabular.schema import Schema
@@ -19,7 +20,7 @@ from elflow.tabular.schema import Schema
 if TYPE_CHECKING:
     from elflow.tabular.estimator import FlowDensity
 
-__all__ = ["check_schemas", "score_fixed_rows"]
+__all__ = ["check_reference_scores", "check_schemas", "score_fixed_rows"]
 
 N_ROWS = 8
 """Number of rows."""
@@ -56,11 +57,15 @@ def check_schemas(density: FlowDensity) -> None:
         if any(np.isnan(part).any() for part in cells):
             raise ValueError("columns must encode their own values as numbers, got NaN")
         repr(schema)
-    reference = density.reference_scores_
-    if not len(reference) or not np.isfinite(reference).all() or (np.diff(reference) < 0).any():
-        raise ValueError("reference_scores must be finite and increasing")
+    check_reference_scores(density.reference_scores_, "reference_scores")
     for name in ("n_rows_", "n_parameters_", "seed_"):
         check_count(name, getattr(density, name), least=0)
+
+
+def check_reference_scores(scores: FloatArray, name: str) -> None:
+    """Raise an error unless log-densities are such as `summarize_log_density` returns."""
+    if not len(scores) or not np.isfinite(scores).all() or (np.diff(scores) < 0).any():
+        raise ValueError(f"{name} must be finite and increasing")
 
 
 def _decode_fixed_rows(schema: Schema, start: int = 0) -> pd.DataFrame:
