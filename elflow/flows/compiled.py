@@ -19,6 +19,7 @@ from elflow.activations import FELU
 from elflow.flows.elf import MAX_LOG_SCALE, MaskedELFTransform
 from elflow.flows.layered import LayeredFlow
 from elflow.flows.mixture import FlowMixture
+from elflow.flows.strata import BoxGaussian
 from elflow.flows.whitening import Gaussian, Whitened, Whitening
 from elflow.functional import bumps, lipschitz
 from elflow.kernels import native, select
@@ -144,11 +145,13 @@ class _UnsupportedError(Exception):
 def _compile(flow: nn.Module) -> tuple[Any, int, int]:
     """The program of a flow, and its numbers of features and of context features."""
     members = list(_iter_members(flow, 0.0))
-    features, context = {_count_features(*member[1:]) for member in members}.pop()
+    features, context = {_count_features(*member[2:]) for member in members}.pop()
     program = native.extension.Mixture(features, context)
-    for log_weight, whitening, layers in members:
+    for log_weight, box, whitening, layers in members:
         constant = log_weight - features / 2 * math.log(2 * math.pi)
         program.add_member(constant + _sum_constants(whitening, layers))
+        if box is not None:
+            program.add_box(_to_array(box.lower), _to_array(box.upper))
         if whitening is not None:
             loc, lower, log_scale, coefficients = whitening.compute_parts()
             order = np.array(whitening.order, np.int32)
@@ -162,17 +165,19 @@ def _compile(flow: nn.Module) -> tuple[Any, int, int]:
     return program, features, context
 
 
-Member = tuple[float, Whitening | None, list[ActNorm | MaskedELFTransform]]
+Member = tuple[float, BoxGaussian | None, Whitening | None, list[ActNorm | MaskedELFTransform]]
 
 
 def _iter_members(flow: nn.Module, log_weight: float, whitening: Whitening | None = None) -> Iterator[Member]:
-    """The logarithm of its weight, the linear layer and the other layers of each member of nested mixtures."""
+    """The logarithm of its weight, the box, the linear layer and the other layers of each member of nested mixtures."""
     if isinstance(flow, FlowMixture) and whitening is None:
         for member, weight in zip(flow.flows, flow.log_weights.tolist(), strict=True):
             if weight > -math.inf:
                 yield from _iter_members(member, log_weight + weight)
+    elif isinstance(flow, BoxGaussian) and whitening is None:
+        yield log_weight - float(flow.log_box), flow, flow.whitening, []
     elif isinstance(flow, Gaussian) and whitening is None:
-        yield log_weight, flow.whitening, []
+        yield log_weight, None, flow.whitening, []
     elif isinstance(flow, Whitened) and whitening is None:
         yield from _iter_members(flow.flow, log_weight, flow.whitening)
     elif isinstance(flow, LayeredFlow):
@@ -180,7 +185,7 @@ def _iter_members(flow: nn.Module, log_weight: float, whitening: Whitening | Non
         normal = flow.base().base_dist
         if not (normal.loc == 0).all() or not (normal.scale == 1).all() or not all(map(_is_supported, layers)):
             raise _UnsupportedError
-        yield log_weight, whitening, layers
+        yield log_weight, None, whitening, layers
     else:
         raise _UnsupportedError
 

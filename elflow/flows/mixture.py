@@ -22,7 +22,7 @@ from elflow.flows.whitening import Gaussian
 from elflow.kernels import NonFiniteError
 from elflow.nn import InitializesParts
 
-__all__ = ["FlowMixture", "GaussianMixture", "MixtureDistribution", "fit_weights"]
+__all__ = ["FlowMixture", "GaussianMixture", "MixtureDistribution", "fit_gaussians", "fit_weights"]
 
 N_COMPONENTS = [1, 2, 4, 8, 16, 32]
 """Numbers of components that are tried for a Gaussian mixture."""
@@ -168,17 +168,19 @@ class GaussianMixture(FlowMixture):
         self.set_weights(weights + [0.0] * (len(self.flows) - components))
 
 
+def fit_gaussians(count: int, rows: FloatArray) -> sklearn.mixture.GaussianMixture:
+    """Fit a mixture of Gaussians with full covariances to rows `(N, features)`, by EM from the clusters of k-means."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of EM that has not converged: its likelihood decides
+        mixture = sklearn.mixture.GaussianMixture(count, reg_covar=MIN_VARIANCE, max_iter=N_STEPS, random_state=0)
+        return mixture.fit(rows)
+
+
 def _choose_mixture(rows: FloatArray, single: Gaussian, max_components: int) -> sklearn.mixture.GaussianMixture | None:
     """The mixture with the best number of components by held-out rows; None if one Gaussian is better."""
     # The order of the rows may be periodic: the split is random, but always the same.
     is_held_out = np.random.RandomState(0).permutation(len(rows)) % 5 == 0
     training, held_out = rows[~is_held_out], rows[is_held_out]
-
-    def fit(count: int, data: FloatArray) -> sklearn.mixture.GaussianMixture:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of EM that has not converged: its likelihood decides
-            mixture = sklearn.mixture.GaussianMixture(count, reg_covar=MIN_VARIANCE, max_iter=N_STEPS, random_state=0)
-            return mixture.fit(data)
 
     # Each component needs enough rows for its covariance.
     largest = min(max_components, len(training) // (5 * (rows.shape[1] + 1)))
@@ -190,11 +192,11 @@ def _choose_mixture(rows: FloatArray, single: Gaussian, max_components: int) -> 
         best_score = float(alone().log_prob(torch.from_numpy(held_out).to(alone.zeros.dtype)).mean()) if counts else 0.0
     best_count = 1
     for count in counts:
-        score = float(fit(count, training).score(held_out))
+        score = float(fit_gaussians(count, training).score(held_out))
         if score <= best_score:
             break
         best_score, best_count = score, count
-    return fit(best_count, rows) if best_count > 1 else None
+    return fit_gaussians(best_count, rows) if best_count > 1 else None
 
 
 class MixtureDistribution(Distribution):

@@ -16,6 +16,7 @@ from elflow.flows.compiled import CompiledDensity, compile_density
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.named import build_flow
+from elflow.flows.strata import StratifiedMixture
 from elflow.flows.whitening import Gaussian, Whitened
 from elflow.kernels import NonFiniteError
 from elflow.tabular._arrays import FloatArray
@@ -40,7 +41,7 @@ __all__ = [
     "to_single",
 ]
 
-MIXTURE_OPTIONS = ["members", "components"]
+MIXTURE_OPTIONS = ["members", "components", "strata"]
 """Options of the mixture, which are not arguments of its flows."""
 N_DRAWS = 16
 """Default number of points of each cell from which its probability is estimated."""
@@ -101,9 +102,11 @@ def build_model(
     context = 0 if context_schema is None else context_schema.context_features
     arguments = {key: value for key, value in options.items() if key not in MIXTURE_OPTIONS}
     flows = [
-        GaussianMixture(schema.features, context, options["components"])
+        _build_flow(member, position, name, schema.features, context, arguments)
+        if member not in ("gaussian", "strata")
+        else GaussianMixture(schema.features, context, options["components"])
         if member == "gaussian"
-        else _build_flow(member, position, name, schema.features, context, arguments)
+        else StratifiedMixture(schema.features, schema.category_ends, options["strata"])
         for position, member in options["members"]
     ]
     flow = flows[0] if len(flows) == 1 else FlowMixture(flows)
@@ -142,8 +145,11 @@ def stack_members(model: Dequantized, rows: Rows, n_draws: int) -> tuple[Dequant
     rows = rows.take(torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:MAX_STACKED_ROWS])
     log_probs = torch.from_numpy(np.stack([_score_member(model, flow, rows, n_draws) for flow in mixture.flows]))
     # Gaussians stay in any case. A flow stays if the rows alone demand it: the prior of the weights does not count.
+    # One group of categories is all rows, which have Gaussians already.
+    is_single = [isinstance(flow, StratifiedMixture) and not flow.is_divided for flow in mixture.flows]
+    log_probs[torch.tensor(is_single)] = -torch.inf
     demanded = fit_weights(log_probs, rows.weight, prior=0.0) >= MIN_WEIGHT
-    is_gaussian = [isinstance(flow, GaussianMixture) for flow in mixture.flows]
+    is_gaussian = [type(flow) is GaussianMixture for flow in mixture.flows]
     kept = [k for k in range(len(demanded)) if demanded[k] or is_gaussian[k]]
     weights = fit_weights(log_probs[kept], rows.weight)
     flows = [mixture.flows[k] for k in kept]
@@ -169,10 +175,12 @@ def count_parameters(model: Dequantized) -> int:
     return n_trainable + sum(matrix.numel() - len(matrix) * (len(matrix) - 1) // 2 for matrix in gaussians)
 
 
-def count_components(model: Dequantized) -> int:
-    """Remove unused Gaussians from a mixture, and return the largest number of Gaussians of a member."""
+def count_components(model: Dequantized) -> dict[str, int]:
+    """Remove unused Gaussians from a mixture, and return the options with the numbers of the others."""
     flows = [model.flow, *(model.flow.flows if isinstance(model.flow, FlowMixture) else [])]
-    return max((flow.drop_unused() for flow in flows if isinstance(flow, GaussianMixture)), default=1)
+    mixtures = [flow for flow in flows if isinstance(flow, GaussianMixture)]
+    names = ["strata" if isinstance(flow, StratifiedMixture) else "components" for flow in mixtures]
+    return {"components": 1} | {name: flow.drop_unused() for name, flow in zip(names, mixtures, strict=True)}
 
 
 def encode_rows(

@@ -86,9 +86,11 @@ class FlowDensity(
         members: Members of the mixture, a list: `"cholesky"` and `"identity"` are flows after a learnable linear layer,
             which starts from a Gaussian with full covariance or from standardised features; `"plain"` is a flow
             without that layer; `"gaussian"` is a mixture of up to 32 Gaussians, or one whose mean is linear in the
-            context. By default one each of `"cholesky"`, `"identity"` and `"gaussian"`, with a second `"identity"`,
-            trained by Muon, for 1,000 to 20,000 training rows; `"plain"` and `"gaussian"` for one column without
-            context. Validation rows determine their weights.
+            context; `"strata"` is a mixture of Gaussians by groups of categories (see
+            `elflow.flows.strata.StratifiedMixture`), for tables with categories and without context. By default one
+            each of `"cholesky"`, `"identity"`, `"gaussian"` and `"strata"`, with a second `"identity"`, trained by
+            Muon, for 1,000 to 20,000 training rows; `"plain"` and `"gaussian"` for one column without context.
+            Validation rows determine their weights.
         schedule: Learning-rate schedule: see `elflow.training.Recipe`.
         learning_rate: Initial learning rate. Here and in the next two, None selects a value by the size of the table.
         weight_decay: Weight decay; more of it reduces overfitting.
@@ -242,7 +244,8 @@ class FlowDensity(
         self.row_hashes_: RowHashes | None = table.hashes
         training_rows, validation_rows = table.training, table.validation
         context = 0 if self.context_schema_ is None else self.context_schema_.context_features
-        options, recipe = resolve_settings(self.get_params(), len(training_rows), self.schema_.features, context)
+        sizes = len(training_rows), self.schema_.features, context
+        options, recipe = resolve_settings(self.get_params(), *sizes, bool(self.schema_.category_ends))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = build_model(self.flow, self.schema_, self.context_schema_, options, self.dequantization)
@@ -268,10 +271,9 @@ class FlowDensity(
             )
         self.model_, kept = stack_members(trained.cpu(), validation_rows, N_DRAWS)
         self._warn_without_flows([options["members"][k][1] for k in kept])
-        self.options_ = options | {
-            "members": [options["members"][k] for k in kept],
-            "components": count_components(self.model_),
-        }
+        options.pop("strata", None)  # unless this member is kept
+        kept_members = {"members": [options["members"][k] for k in kept]}
+        self.options_ = options | kept_members | count_components(self.model_)
         self.n_parameters_ = count_parameters(self.model_)
         self.reference_scores_ = summarize_log_density(score_rows(self.model_, table.reference, N_DRAWS))
         self.held_out_ = count_held_out(self.model_, self.schema_, self.context_schema_, table)
@@ -369,7 +371,7 @@ class FlowDensity(
 
     def _warn_without_flows(self, members: Sequence[str]) -> None:
         """Warn if the flows were left out because they could not be trained, which otherwise only the weights show."""
-        if self.training_.skipped and set(members) == {"gaussian"}:
+        if self.training_.skipped and set(members) <= {"gaussian", "strata"}:
             message = (
                 f"the loss or gradient of {self.training_.skipped:,} training steps was not finite, and the flows were "
                 "left out: the density is a mixture of Gaussians. Look for columns that are functions of others"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtri
 
 from elflow._checks import check_choice, warn_user
 from elflow.flows.dequantization import Cells
@@ -18,6 +19,7 @@ from elflow.tabular.columns import Column
 from elflow.tabular.columns._arrangement import arrange_categories
 from elflow.tabular.columns._identifiers import is_identifier
 from elflow.tabular.columns._kinds import Declaration, check_objects, describe_dates_as_text, holds_dates_as_text
+from elflow.tabular.columns._steps import Steps
 from elflow.tabular.columns._survey import Survey
 from elflow.tabular.columns._values import Values, as_values, find_missing
 from elflow.tabular.frames import TABLE_KINDS, Table, as_frame, first_row, from_frame, table_kind
@@ -150,6 +152,20 @@ class Schema:
         """Positions of the features z of columns of numbers and datetimes, whose order and distances have a meaning."""
         kinds = ("continuous", "integer", "datetime")
         return [self.positions(column.name)[-1] for column in self.columns if column.kind in kinds]
+
+    @property
+    def category_ends(self) -> dict[int, FloatArray]:
+        """Ends between the cells of categories, by the position of their feature, for columns without missing values.
+
+        Example:
+            >>> Schema.fit(pd.DataFrame({"kind": ["a", "b", "a", "b"], "size": [0.1, 0.7, 0.3, 0.5]})).category_ends
+            {0: array([0.])}
+        """
+        return {
+            self.positions(column.name)[-1]: ndtri(column.map.cumulative[1:-1])
+            for column in self.columns
+            if isinstance(column.map, Steps) and not column.shares and len(column.levels or ()) > 1
+        }
 
     @property
     def context_features(self) -> int:

@@ -96,7 +96,7 @@ class Networks:
 
 
 def make_mixture(native: Any, features: int, context: int, units: int, rng: Any, is_hostile: bool) -> Any:
-    """A Gaussian, and a flow of two layers with a hidden layer each: see `elflow/flows/compiled.py`."""
+    """A Gaussian in a box, and a flow of two layers with a hidden layer each: see `elflow/flows/compiled.py`."""
 
     def draw_positive(*shape: int) -> np.ndarray:
         return np.exp(draw(*shape).clip(-700, 700))
@@ -109,6 +109,7 @@ def make_mixture(native: Any, features: int, context: int, units: int, rng: Any,
 
     mixture = native.Mixture(features, context)
     mixture.add_member(-1.5)
+    mixture.add_box(draw(features) - 1.0, draw(features) + 1.0)
     order = rng.permutation(features).astype(np.int32)
     lower = np.tril(draw(features, features), -1)
     mixture.add_triangular(order, draw(features), lower, draw_positive(features), draw(features, context))

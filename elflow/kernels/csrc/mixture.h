@@ -245,7 +245,13 @@ static inline void add_member(const Mixture& m, const Member& member, const Tile
       const vec z = tile.latent[i * tile_vecs + v];
       squares += z * z;
     }
-    const vec log_density = sums.log_slopes[v] - 0.5 * squares;
+    vec log_density = sums.log_slopes[v] - 0.5 * squares;
+    if (member.box_lower)
+      for (std::int64_t i = 0; i < m.features; ++i) {
+        const vec x = tile.x[i * tile_vecs + v];
+        // Not minus infinity: rows outside are as usable as any.
+        log_density = (x < member.box_lower[i]) | (x >= member.box_upper[i]) ? splat(-__DBL_MAX__) : log_density;
+      }
     sums.usable[v] &= abs(log_density) <= __DBL_MAX__;
     const vec top = max(log_density, largest[v]);
     total[v] = total[v] * exp(max(largest[v] - top, splat(-700.0))) + exp(max(log_density - top, splat(-700.0)));

@@ -212,6 +212,7 @@ class MixtureProgram {
   };
   struct MemberPart {
     double constant;
+    std::vector<double> box_lower, box_upper;
     std::vector<std::int32_t> order;
     std::vector<double> loc, lower, scale, coefficients;
     std::vector<LayerPart> layers;
@@ -231,6 +232,11 @@ class MixtureProgram {
   MixtureProgram(std::int64_t features, std::int64_t context) { mixture_.features = features, mixture_.context = context; }
 
   void add_member(double constant) { members_.push_back({constant}); }
+
+  void add_box(Array<double> lower, Array<double> upper) {
+    MemberPart& member = members_.at(members_.size() - 1);
+    member.box_lower = copy(lower), member.box_upper = copy(upper);
+  }
 
   void add_triangular(Array<std::int32_t> order, Array<double> loc, Array<double> lower, Array<double> scale,
                       Array<double> coefficients) {
@@ -285,7 +291,9 @@ class MixtureProgram {
         layer.linears = static_cast<std::int64_t>(part.views.size()), layer.linear = part.views.data();
         member.views.push_back(layer);
       }
-      views_.push_back({member.constant, member.order.empty() ? nullptr : member.order.data(), member.loc.data(),
+      const bool has_box = !member.box_lower.empty();
+      views_.push_back({member.constant, has_box ? member.box_lower.data() : nullptr,
+                        has_box ? member.box_upper.data() : nullptr, member.order.empty() ? nullptr : member.order.data(), member.loc.data(),
                         member.lower.data(), member.scale.data(), member.coefficients.data(),
                         static_cast<std::int64_t>(member.views.size()), member.views.data()});
     }
@@ -314,6 +322,7 @@ NB_MODULE(_native, m) {
   nb::class_<MixtureProgram>(m, "Mixture")
       .def(nb::init<std::int64_t, std::int64_t>())
       .def("add_member", &MixtureProgram::add_member)
+      .def("add_box", &MixtureProgram::add_box)
       .def("add_triangular", &MixtureProgram::add_triangular)
       .def("add_affine", &MixtureProgram::add_affine)
       .def("add_networks", &MixtureProgram::add_networks)

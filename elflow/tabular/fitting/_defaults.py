@@ -15,8 +15,10 @@ __all__ = ["MEMBERS", "check_parameters", "default_recipe", "resolve_settings"]
 
 FEW_FEATURES, MANY_FEATURES, VERY_MANY_FEATURES = 5, 16, 32
 """Number of features up to which, and numbers from which, flows have other sizes."""
-MEMBERS = ["cholesky", "identity", "plain", "gaussian"]
-"""Members of the mixture: flows by the start of the linear layer before them, a flow without one, and a Gaussian."""
+MEMBERS = ["cholesky", "identity", "plain", "gaussian", "strata"]
+"""Members of the mixture: flows by the start of the linear layer before them, a flow without one, and Gaussians."""
+GAUSSIANS = ["gaussian", "strata"]
+"""Members that are no flows: Gaussians of all rows, and of groups of categories."""
 MIN_ENSEMBLE_ROWS = 1_000
 """Minimum number of training rows with which the mixture has a third flow."""
 MAX_ENSEMBLE_ROWS = 20_000
@@ -56,15 +58,16 @@ def check_members(members: object) -> None:
     if members is None:
         return
     names = [] if isinstance(members, str) or not isinstance(members, Sequence) else list(members)
-    n_gaussian = names.count("gaussian")
-    if n_gaussian == len(names) or n_gaussian > 1 or any(name not in MEMBERS for name in names):
+    has_flow = any(name not in GAUSSIANS for name in names)
+    if not has_flow or any(names.count(name) > 1 for name in GAUSSIANS) or any(name not in MEMBERS for name in names):
         raise ValueError(
-            f"members must be None or a list of {MEMBERS}, with 'gaussian' at most once and not alone, got {members!r}"
+            f"members must be None or a list of {MEMBERS}, with 'gaussian' at most once and not alone, and likewise "
+            f"'strata', got {members!r}"
         )
 
 
 def resolve_settings(
-    parameters: Mapping[str, Any], rows: int, features: int, context: int
+    parameters: Mapping[str, Any], rows: int, features: int, context: int, has_categories: bool = False
 ) -> tuple[dict[str, Any], Recipe]:
     """Arguments of the flow and training settings, with defaults for parameters of `FlowDensity` that are None.
 
@@ -73,17 +76,21 @@ def resolve_settings(
         rows: Number of training rows.
         features: Number of features.
         context: Number of features of the context.
+        has_categories: Whether the table has categories by which Gaussians may differ.
     """
-    members = list(parameters["members"] or default_members(rows, features, context))
-    flows = [member for member in members if member != "gaussian"]
+    members = list(parameters["members"] or default_members(rows, features, context, has_categories))
+    flows = [member for member in members if member not in GAUSSIANS]
     names = ("learning_rate", "schedule", "weight_decay", "batch_size", "max_steps", "patience", "time_limit")
     declared = {name: parameters[name] for name in names}
     recipe = default_recipe(rows, features, optimizer=default_optimizers(flows, rows), **declared)
     options = default_options(parameters["flow"], rows, features) | (parameters["flow_options"] or {})
     options["members"] = [[position, member] for position, member in enumerate(flows)]
-    if len(flows) < len(members):
+    if "gaussian" in members:
         options["members"].append([len(flows), "gaussian"])
     options["components"] = 1 if context else N_COMPONENTS[-1]
+    if "strata" in members and has_categories and not context:
+        options["members"].append([len(options["members"]), "strata"])
+        options["strata"] = N_COMPONENTS[-1]
     return options, recipe
 
 
@@ -106,8 +113,8 @@ def default_options(flow: str, rows: int, features: int) -> dict[str, Any]:
     return options if flow in ("maf", "nsf") else {}
 
 
-def default_members(rows: int, features: int, context: int) -> list[str]:
-    """Default members of the mixture: flows that differ in start, order and optimizer, and a Gaussian mixture.
+def default_members(rows: int, features: int, context: int, has_categories: bool = False) -> list[str]:
+    """Default members of the mixture: flows that differ in start, order and optimizer, and Gaussian mixtures.
 
     Example:
         >>> default_members(rows=500, features=5, context=0)
@@ -118,7 +125,8 @@ def default_members(rows: int, features: int, context: int) -> list[str]:
         return ["plain", "gaussian"]
     # Few rows are overfitted before an optimizer that needs fewer steps gains anything.
     has_third = MIN_ENSEMBLE_ROWS <= rows <= MAX_ENSEMBLE_ROWS
-    return ["cholesky", *["identity"] * (2 if has_third else 1), "gaussian"]
+    strata = ["strata"] if has_categories and not context else []
+    return ["cholesky", *["identity"] * (2 if has_third else 1), "gaussian", *strata]
 
 
 def default_optimizers(flows: Sequence[str], rows: int) -> list[str]:

@@ -12,6 +12,7 @@ from scipy.special import log_softmax, logsumexp, ndtr, ndtri
 from torch import Tensor, nn
 
 from elflow.flows.mixture import FlowMixture
+from elflow.flows.strata import BoxGaussian
 from elflow.flows.whitening import Gaussian, TriangularTransform
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular.integrals._lines import Lines
@@ -124,7 +125,9 @@ def _integrate_block(
 ) -> Distributions:
     """Distributions of a block of rows, with few evaluations for those in which the density is smooth."""
     gaussians = [(weight, member) for weight, member in list_members(flow) if isinstance(member, Gaussian)]
-    if not gaussians or all(isinstance(member, Gaussian) for _, member in list_members(flow)):
+    # The density has steps at the ends of a box, between which interpolation would not converge.
+    has_steps = any(_find_ends(member, lines.position) != (-math.inf, math.inf) for _, member in gaussians)
+    if not gaussians or has_steps or all(isinstance(member, Gaussian) for _, member in list_members(flow)):
         return _integrate_rows(lines, flow, z_range, quantiles, max_refinements)
     quick, rest = _integrate_smooth(lines, quick_flow, z_range, gaussians)
     if not len(rest):
@@ -209,6 +212,9 @@ class _Normals(NamedTuple):
     mean: FloatArray
     scale: FloatArray
     log_mass: FloatArray
+    lower: FloatArray
+    """Lower ends of the intervals to which they are truncated, `(K,)`."""
+    upper: FloatArray
 
     @classmethod
     def locate(cls, lines: Lines, members: Sequence[tuple[float, Gaussian]]) -> _Normals:
@@ -230,12 +236,16 @@ class _Normals(NamedTuple):
             log_peak = to_latent.log_scale.sum() - closest.shape[-1] * LOG_2PI / 2 - closest.square().sum(-1) / 2
             means.append(mean)
             scales.append(scale.expand_as(mean))
-            log_masses.append(log_weight + log_peak + lines.log_volume + scale.log() + LOG_2PI / 2)
-        return cls(*(torch.cat(parts).T.numpy() for parts in (means, scales, log_masses)))
+            log_mass = log_weight + log_peak + lines.log_volume + scale.log() + LOG_2PI / 2
+            log_masses.append(log_mass + _measure_box(member, lines, mean, scale))
+        ends = [_find_ends(member, lines.position) for _, member in members for _ in range(lines.n_draws)]
+        parts = [torch.cat(parts).T.numpy() for parts in (means, scales, log_masses)]
+        return cls(*parts, *np.array(ends).T)
 
     def place_knots(self, shares: FloatArray) -> FloatArray:
         """Points `(N, knots)` close to the quantiles of mixtures of the normals, with shares `(N, K)`."""
-        points = (self.mean[..., None] + self.scale[..., None] * ndtri(REFINED_QUANTILES)).reshape(len(shares), -1)
+        points = self.mean[..., None] + self.scale[..., None] * ndtri(REFINED_QUANTILES)
+        points = points.clip(self.lower[:, None], self.upper[:, None]).reshape(len(shares), -1)
         weights = (shares[..., None] * np.gradient(REFINED_QUANTILES)).reshape(points.shape)
         order = np.argsort(points, 1, kind="stable")
         points, weights = (np.take_along_axis(array, order, 1) for array in (points, weights))
@@ -248,8 +258,35 @@ class _Normals(NamedTuple):
         """Sum of the cumulative distributions at points of each row, `(N, M)`, times their shares, `(N, K)`."""
         total = np.zeros_like(points)
         for k in range(shares.shape[1]):
-            total += shares[:, [k]] * ndtr((points - self.mean[:, [k]]) / self.scale[:, [k]])
+            ends = self.lower[k], self.upper[k]
+            inside = points.clip(*ends) if np.isfinite(ends).any() else points
+            value, low, high = (ndtr((z - self.mean[:, [k]]) / self.scale[:, [k]]) for z in (inside, *ends))
+            total += shares[:, [k]] * (value - low) / np.maximum(high - low, 1e-300)
         return total
+
+
+def _find_ends(member: Gaussian, position: int) -> tuple[float, float]:
+    """Ends of the interval of a feature outside of which a Gaussian has no density."""
+    if not isinstance(member, BoxGaussian) or not member.is_boxed[position]:
+        return -math.inf, math.inf
+    return float(member.lower[position]), float(member.upper[position])
+
+
+def _measure_box(member: Gaussian, lines: Lines, mean: Tensor, scale: Tensor) -> Tensor | float:
+    """Logarithms of the factors by which the box of a Gaussian changes its mass along lines, `(D, N)`.
+
+    Arguments:
+        member: The Gaussian.
+        lines: The lines.
+        mean: Means along the lines without the box, `(D, N)`.
+        scale: Their standard deviation.
+    """
+    if not isinstance(member, BoxGaussian):
+        return 0.0
+    is_outside = (lines.z < member.lower) | (lines.z >= member.upper)
+    is_outside[..., lines.position] = False
+    low, high = (torch.special.ndtr((end - mean) / scale) for end in _find_ends(member, lines.position))
+    return torch.where(is_outside.any(-1), -math.inf, (high - low).log() - member.log_box)
 
 
 def _mix(parts: list[Distributions], normals: _Normals | None) -> Distributions:

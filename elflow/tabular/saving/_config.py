@@ -34,7 +34,13 @@ class Fitted(TypedDict):
     warnings_: list[str]
 
 
-class MixtureOptions(TypedDict):
+class OptionalMixtureOptions(TypedDict, total=False):
+    """Options that not every mixture has; `NotRequired` has no effect on annotations that are strings."""
+
+    strata: int
+
+
+class MixtureOptions(OptionalMixtureOptions):
     """Options of a mixture."""
 
     members: list[tuple[int, str]]

@@ -1,0 +1,321 @@
+"""Mixtures of Gaussians by category: each component has the rows of some categories, and no density at others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Size, Tensor
+from zuko.distributions import DiagNormal
+
+from elflow.flows.distribution import FlowDistribution
+from elflow.flows.mixture import MIN_VARIANCE, N_COMPONENTS, GaussianMixture, fit_gaussians
+from elflow.flows.whitening import Gaussian
+
+__all__ = ["BoxGaussian", "StratifiedMixture"]
+
+FAR = 1e30
+"""End of an interval that is not bounded: model files hold only finite numbers."""
+ROWS_PER_FEATURE = 5
+"""Minimum number of rows of one of several Gaussians, for each feature and one more."""
+N_FOLDS = 5
+"""Number of folds of the cross-validation that selects the prior of the covariances."""
+PRIOR_ROWS = 10.0 ** np.arange(0, 5.1, 0.5)
+"""Numbers of rows of the pooled covariance that each group of categories may have in addition to its own."""
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class BoxGaussian(Gaussian):
+    """Gaussian over some features given others, which are normal within an interval each.
+
+    The features of the box are independent of each other, and the mean of all other features is linear in them.
+
+    Arguments:
+        features: The number of features.
+
+    Example:
+        >>> gaussian = BoxGaussian(features=2)
+        >>> gaussian.set_box({0: (0.5, 1.0)}, torch.tensor([0.7, 9.0]), torch.tensor([[0.1, 0.2], [0.2, 1.0]]))
+        >>> x = gaussian().sample((100,))
+        >>> bool(((x[:, 0] >= 0.5) & (x[:, 0] < 1.0)).all()), float(gaussian().log_prob(torch.zeros(2)))
+        (True, -inf)
+    """
+
+    lower: Tensor
+    upper: Tensor
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features)
+        self.register_buffer("lower", torch.full((features,), -FAR))
+        self.register_buffer("upper", torch.full((features,), FAR))
+
+    @property
+    def is_boxed(self) -> Tensor:
+        """Whether each feature has an interval, `(features,)`."""
+        return (self.lower > -FAR) | (self.upper < FAR)
+
+    @property
+    def log_box(self) -> Tensor:
+        """Logarithm of the probability of the box without truncation."""
+        below, above = self.find_levels()
+        return (above - below).log().sum()
+
+    def find_levels(self) -> tuple[Tensor, Tensor]:
+        """Cumulative probabilities below the ends of the intervals without truncation, `(features,)` each."""
+        mean, _, covariance = (part.to(self.lower) for part in self.whitening.moments())
+        scale = covariance.diagonal().sqrt()
+        below, above = (torch.special.ndtr((end - mean) / scale) for end in (self.lower, self.upper))
+        return torch.where(self.is_boxed, below, 0.0), torch.where(self.is_boxed, above, 1.0)
+
+    @torch.no_grad()
+    def set_box(
+        self, box: Mapping[int, tuple[float, float]], mean: Tensor, covariance: Tensor, standard: Collection[int] = ()
+    ) -> None:
+        """Set the intervals of some features, and the moments of all.
+
+        Arguments:
+            box: Lower and upper ends by feature.
+            mean: Means, `(features,)`.
+            covariance: Covariance, `(features, features)`, from which the other features are regressed on the box.
+            standard: Features of the box that are standard normal in their interval, whatever their moments.
+        """
+        mean, covariance = mean.double(), covariance.double()
+        boxed, others = sorted(box), [k for k in range(len(mean)) if k not in box]
+        slopes = torch.linalg.solve(covariance[boxed][:, boxed], covariance[boxed][:, others]).T
+        rest = covariance[others][:, others] - slopes @ covariance[boxed][:, others]
+        location, joint = torch.zeros_like(mean), torch.eye(len(mean), dtype=torch.double)
+        location[others] = mean[others] - slopes @ mean[boxed]
+        is_standard = torch.tensor([position in standard for position in boxed])
+        location[boxed] = torch.where(is_standard, 0.0, mean[boxed])
+        variance = torch.where(is_standard, 1.0, covariance.diagonal()[boxed])
+        location[others] += slopes @ location[boxed]
+        order, cross = torch.tensor([*boxed, *others]), slopes * variance
+        blocks = [[variance.diag(), cross.T], [cross, rest + cross @ slopes.T]]
+        joint[order[:, None], order] = torch.cat([torch.cat(row, 1) for row in blocks])
+        self.whitening.set_moments(location, joint)
+        for position, ends in box.items():
+            self.lower[position], self.upper[position] = (min(max(end, -FAR), FAR) for end in ends)
+
+    def forward(self, c: Tensor | None = None) -> FlowDistribution:
+        """The distribution p(x); there is no context."""
+        distribution = _BoxDistribution(self.whitening(c), DiagNormal(self.zeros, torch.ones_like(self.zeros)))
+        distribution.box = self
+        return distribution
+
+
+class _BoxDistribution(FlowDistribution):
+    """Distribution of a `BoxGaussian`."""
+
+    box: BoxGaussian
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        is_inside = ((x >= self.box.lower) & (x < self.box.upper)).all(-1)
+        return torch.where(is_inside, super().log_prob(x) - self.box.log_box, -math.inf)
+
+    def rsample(self, sample_shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
+        box = self.box
+        mean, _, covariance = (part.to(box.lower) for part in box.whitening.moments())
+        below, above = box.find_levels()
+        u = torch.rand(*Size(sample_shape), len(below), dtype=below.dtype, device=below.device)
+        eps = torch.finfo(below.dtype).eps / 2
+        # The features of the box come first, so that the others follow from them.
+        order = torch.argsort(~box.is_boxed, stable=True)
+        z = torch.special.ndtri((below + (above - below) * u).clamp(torch.finfo(below.dtype).tiny, 1 - eps))
+        x = torch.zeros_like(z)
+        x[..., order] = mean[order] + z[..., order] @ torch.linalg.cholesky(covariance[order][:, order]).T
+        # Rounding must not move a point to the next cell, which begins at the upper end.
+        return torch.minimum(torch.maximum(x, box.lower), box.upper.nextafter(box.lower))
+
+
+class StratifiedMixture(GaussianMixture):
+    """Mixture of up to 32 Gaussians by category, which `initialize` fits to the rows of each group of categories.
+
+    Categories are neighbouring cells on the axis of a feature. A Gaussian that extends over such an axis has density in
+    the cells of neighbours, so that a rare category takes over part of their distribution. Here the categories are
+    divided into groups, as by a decision tree, as long as the Bayesian information criterion (BIC) improves. Each group
+    has its own Gaussians of the other features, and these have no density outside the cells of the group.
+
+    Arguments:
+        features: The number of features.
+        cells: Ends between neighbouring cells, in increasing order, for each feature with categories.
+        components: The maximum number of Gaussians.
+
+    Example:
+        >>> kind = torch.randn(1000)
+        >>> x = torch.stack([kind, torch.where(kind < -1.5, 9.0, 0.0) + torch.randn(1000)], 1)
+        >>> mixture = StratifiedMixture(features=2, cells={0: [-1.5, 0.0]})
+        >>> mixture.initialize(x)
+        >>> z = mixture().sample((1000,))
+        >>> bool(((z[:, 0] < -1.5) == (z[:, 1] > 4.5)).float().mean() > 0.99)
+        True
+    """
+
+    def __init__(
+        self,
+        features: int,
+        cells: Mapping[int, Sequence[float] | FloatArray] | None = None,
+        components: int = N_COMPONENTS[-1],
+    ) -> None:
+        super().__init__(features, components=components)
+        self.flows = torch.nn.ModuleList([BoxGaussian(features) for _ in range(components)])
+        self.cells = {position: np.asarray(ends, np.float64) for position, ends in (cells or {}).items()}
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether categories are in several groups; otherwise there is one Gaussian."""
+        return bool(cast(BoxGaussian, self.flows[0]).is_boxed.any())
+
+    def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
+        """Set the components from data `(N, features)`."""
+        gaussians = [cast(BoxGaussian, flow) for flow in self.flows]
+        gaussians[0].initialize(x, c)
+        components = _fit_components(x.cpu().double().numpy(), self.cells, len(gaussians))
+        for gaussian, component in zip(gaussians, components, strict=False):
+            moments = torch.from_numpy(component.mean), torch.from_numpy(component.covariance)
+            gaussian.set_box(component.box, *moments, component.standard)
+        for gaussian in gaussians:
+            gaussian.whitening.initialized.fill_(True)
+        weights = [component.weight for component in components] or [1.0]
+        self.set_weights(weights + [0.0] * (len(gaussians) - len(weights)))
+
+
+class _Component(NamedTuple):
+    """One Gaussian."""
+
+    weight: float
+    mean: FloatArray
+    covariance: FloatArray
+    box: dict[int, tuple[float, float]]
+    """Ends of the cells of its categories."""
+    standard: list[int]
+    """Features of the box with several categories, each of which must keep its frequency, the width of its cell."""
+
+
+class _Group(NamedTuple):
+    """Rows of some categories."""
+
+    members: IntArray
+    """Positions of the rows."""
+    box: dict[int, tuple[int, int]]
+    """First and last category of each feature whose categories are divided."""
+
+    def list_others(self, features: int, position: int | None = None) -> list[int]:
+        """Features whose categories are not divided, apart from one."""
+        return [k for k in range(features) if k not in self.box and k != position]
+
+
+def _fit_components(rows: FloatArray, cells: Mapping[int, FloatArray], max_components: int) -> list[_Component]:
+    """Gaussians of all groups of categories; none if there is only one group."""
+    groups = _divide(rows, cells, max_components)
+    if len(groups) == 1:
+        return []
+    components = []
+    for group, covariance in zip(groups, _estimate_covariances(rows, groups), strict=True):
+        box = {}
+        for position, (first, last) in group.box.items():
+            ends = [-math.inf, *cells[position].tolist(), math.inf]
+            box[position] = ends[first], ends[last + 1]
+        standard = [position for position, (first, last) in group.box.items() if first < last]
+        single = 1.0, rows[group.members].mean(0), covariance
+        share = len(group.members) / len(rows)
+        for weight, mean, inner in _fit_group(rows[group.members], max_components // len(groups)) or [single]:
+            components.append(_Component(weight * share, mean, inner, box, standard))
+    return components
+
+
+def _divide(rows: FloatArray, cells: Mapping[int, FloatArray], max_groups: int) -> list[_Group]:
+    """Divide categories into groups while the BIC improves."""
+    codes = {position: np.searchsorted(ends, rows[:, position], side="right") for position, ends in cells.items()}
+    done: list[_Group] = []
+    waiting = [_Group(np.arange(len(rows)), {})]
+    while waiting:
+        group = waiting.pop(0)
+        cut = _find_cut(rows, codes, group) if len(done) + len(waiting) + 2 <= max_groups else None
+        if cut is None:
+            done.append(group)
+            continue
+        position, last = cut
+        is_left = codes[position][group.members] <= last
+        first, end = group.box.get(position, (0, len(cells[position])))
+        waiting.append(_Group(group.members[is_left], group.box | {position: (first, last)}))
+        waiting.append(_Group(group.members[~is_left], group.box | {position: (last + 1, end)}))
+    return done
+
+
+def _find_cut(rows: FloatArray, codes: Mapping[int, IntArray], group: _Group) -> tuple[int, int] | None:
+    """The best division of a group in two: a feature, and the last category of the first part; None if none is better.
+
+    The parts have different means and the same covariance, as in linear discriminant analysis. A division costs the BIC
+    of a mean, and the logarithm of the number of possible divisions.
+    """
+    n, n_features = len(group.members), rows.shape[1]
+    lasts = {position: np.unique(code[group.members])[:-1] for position, code in codes.items()}
+    n_cuts = sum(map(len, lasts.values()))
+    best, best_gain = None, 0.0
+    for position, last in lasts.items():
+        others = group.list_others(n_features, position)
+        if not len(last) or not others or n <= 2 * n_features:
+            continue
+        u = rows[group.members][:, others]
+        u = u - u.mean(0)
+        factor = np.linalg.cholesky(u.T @ u / n + MIN_VARIANCE * np.eye(len(others)))
+        u = np.linalg.solve(factor, u.T)
+        code = codes[position][group.members]
+        n_left = np.cumsum(np.bincount(code))[last]
+        left = np.stack([np.cumsum(np.bincount(code, feature))[last] for feature in u])
+        # Share of the determinant of the covariance that is due to the difference of the means.
+        between = (left**2).sum(0) / (n_left * (n - n_left))
+        gain = -0.5 * n * np.log1p(-between.clip(max=1 - 1e-9)) - 0.5 * len(others) * math.log(n) - math.log(n_cuts)
+        if gain.max() > best_gain:
+            best, best_gain = (position, int(last[gain.argmax()])), float(gain.max())
+    return best
+
+
+def _estimate_covariances(rows: FloatArray, groups: Sequence[_Group]) -> list[FloatArray]:
+    """Covariance of each group, shrunk towards that of all by the number of rows that cross-validation selects.
+
+    The more rows the prior has, the closer is quadratic discriminant analysis to the linear one (Friedman, 1989).
+    """
+    folds = np.random.RandomState(0).permutation(len(rows)) % N_FOLDS
+    scores = np.zeros(len(PRIOR_ROWS))
+    for fold in range(N_FOLDS):
+        fitted = _shrink(rows, [group.members[folds[group.members] != fold] for group in groups])
+        for group, (mean, covariances) in zip(groups, fitted, strict=True):
+            held_out = rows[group.members[folds[group.members] == fold]] - mean
+            for i, covariance in enumerate(covariances):
+                factor = np.linalg.cholesky(covariance)
+                squares = (np.linalg.solve(factor, held_out.T) ** 2).sum()
+                scores[i] -= squares / 2 + len(held_out) * np.log(factor.diagonal()).sum()
+    best = int(scores.argmax())
+    return [covariances[best] for _, covariances in _shrink(rows, [group.members for group in groups])]
+
+
+def _shrink(rows: FloatArray, parts: Sequence[IntArray]) -> list[tuple[FloatArray, list[FloatArray]]]:
+    """Mean of each part of the rows, and its covariance for each number of prior rows."""
+    means = [rows[part].mean(0) if len(part) else rows.mean(0) for part in parts]
+    scatters = [(rows[part] - mean).T @ (rows[part] - mean) for part, mean in zip(parts, means, strict=True)]
+    pooled = sum(scatters) / sum(map(len, parts)) + MIN_VARIANCE * np.eye(rows.shape[1])
+    return [
+        (mean, [(scatter + prior * pooled) / (len(part) + prior) for prior in PRIOR_ROWS])
+        for part, mean, scatter in zip(parts, means, scatters, strict=True)
+    ]
+
+
+def _fit_group(rows: FloatArray, max_components: int) -> list[tuple[float, FloatArray, FloatArray]]:
+    """Weights, means and covariances of several Gaussians of a group, by the BIC; none if one is better."""
+    largest = min(max_components, len(rows) // (ROWS_PER_FEATURE * (rows.shape[1] + 1)))
+    best, best_bic = None, math.inf
+    for count in (count for count in N_COMPONENTS if count <= largest):
+        mixture = fit_gaussians(count, rows)
+        if (bic := float(mixture.bic(rows))) >= best_bic:
+            break
+        best, best_bic = mixture, bic
+    if best is None or best.n_components == 1:
+        return []
+    return list(zip(best.weights_.tolist(), best.means_, best.covariances_, strict=True))

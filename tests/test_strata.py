@@ -1,0 +1,131 @@
+"""Tests of Gaussians by groups of categories, whose density is zero at the cells of other groups."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.special import softmax
+from scipy.stats import norm
+
+import elflow
+from elflow.flows.compiled import compile_density
+from elflow.flows.mixture import FlowMixture, GaussianMixture
+from elflow.flows.strata import BoxGaussian, StratifiedMixture
+
+SCALES = {"EUR": 40.0, "JPY": 5_000.0, "USD": 400.0}
+SHARES = [0.55, 0.15, 0.3]
+
+
+def make_box() -> BoxGaussian:
+    covariance = torch.tensor([[1.0, 0.3, 0.6], [0.3, 0.5, 0.1], [0.6, 0.1, 2.0]])
+    gaussian = BoxGaussian(3).double()
+    gaussian.set_box({0: (-0.4, 0.7), 2: (1.0, np.inf)}, torch.tensor([0.2, 1.0, 1.5]), covariance, standard=[2])
+    return gaussian.eval()
+
+
+def draw_categories(n: int, shift: float, seed: int = 0) -> torch.Tensor:
+    """Rows with a category, whose third cell has another mean of the other two features."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 3, generator=generator, dtype=torch.double)
+    x[x[:, 0] > 1.5, 1:] += shift
+    return x
+
+
+def make_payments(n: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    currency = rng.choice(list(SCALES), n, p=SHARES)
+    amount = np.exp(rng.normal(np.log([SCALES[c] for c in currency]), 0.6))
+    return pd.DataFrame({"amount": amount, "currency": currency, "fee": rng.normal(size=n)})
+
+
+def test_density_in_box_integrates_to_one():
+    gaussian = make_box()
+    axes = [torch.linspace(-0.4, 0.7, 61), torch.linspace(-6, 9, 151), torch.linspace(1, 8, 141)]
+    middles = [(axis[1:] + axis[:-1]).double() / 2 for axis in axes]
+    volume = np.prod([float(axis[1] - axis[0]) for axis in axes])
+    density = gaussian().log_prob(torch.cartesian_prod(*middles)).exp()
+    assert float(density.sum() * volume) == pytest.approx(1.0, abs=2e-3)
+    assert gaussian().log_prob(torch.tensor([[0.8, 1.0, 1.5], [0.0, 1.0, 0.9]]).double()).isneginf().all()
+
+
+@pytest.mark.slow
+def test_samples_in_box_follow_density():
+    gaussian = make_box()
+    torch.manual_seed(0)
+    x = gaussian().sample((20_000,))
+    assert ((x >= gaussian.lower) & (x < gaussian.upper)).all()
+    # Importance weights of points of a normal distribution that covers the box give the same moments.
+    broad = torch.distributions.Normal(torch.tensor([0.2, 1.0, 1.5]).double(), torch.tensor([1.0, 2.0, 2.0]).double())
+    points = broad.sample((100_000,))
+    weights = torch.softmax(gaussian().log_prob(points) - broad.log_prob(points).sum(-1), 0)
+    mean = weights @ points
+    torch.testing.assert_close(x.mean(0), mean, atol=0.03, rtol=0)
+    covariance = (weights[:, None] * (points - mean)).T @ (points - mean)
+    torch.testing.assert_close(x.T.cov(), covariance, atol=0.05, rtol=0)
+
+
+def test_kernel_scores_boxes_as_torch():
+    flow = elflow.ELF(features=3).double()
+    other = GaussianMixture(3, components=1).double()
+    other.initialize(torch.randn(100, 3, dtype=torch.double))
+    mixture = FlowMixture([make_box(), flow, other], [0.6, 0.3, 0.1]).double().eval()
+    x = torch.randn(500, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    compiled = compile_density(mixture)
+    if compiled is None:
+        pytest.skip("the native kernel is not installed")
+    torch.testing.assert_close(compiled.log_prob(x), mixture().log_prob(x).detach(), atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_categories_are_divided_only_if_they_differ(shift):
+    mixture = StratifiedMixture(3, {0: [-0.5, 0.5, 1.5]})
+    mixture.initialize(draw_categories(600, shift))
+    assert mixture.is_divided == (shift > 0)
+
+
+def test_rare_category_keeps_its_own_mean():
+    mixture = StratifiedMixture(3, {0: [-0.5, 0.5, 1.5]}).double()
+    rows = draw_categories(800, 3.0)
+    mixture.initialize(rows)
+    torch.manual_seed(0)
+    x = mixture.eval()().sample((20_000,))
+    is_rare = x[:, 0] > 1.5
+    truth = rows[rows[:, 0] > 1.5, 1:].mean(0)
+    torch.testing.assert_close(x[is_rare, 1:].mean(0), truth, atol=0.15, rtol=0)
+    # Categories of one group keep their frequencies, too.
+    shares = torch.histc(x[:, 0], 4, -0.5, 1.5) / len(x)
+    expected = torch.tensor(np.diff(norm.cdf([-0.5, 0.0, 0.5, 1.0, 1.5])))
+    torch.testing.assert_close(shares, expected, atol=0.03, rtol=0)
+
+
+@pytest.mark.slow
+def test_amounts_keep_to_their_currency():
+    density = elflow.FlowDensity(max_steps=200, random_state=0).fit(make_payments(800, seed=0))
+    assert dict(density.members_)["strata"] > 0.5
+    test = make_payments(100, seed=1)
+    log_joint = np.log(SHARES) + norm.logpdf(np.log(test[["amount"]].to_numpy()), np.log(list(SCALES.values())), 0.6)
+    truth = softmax(log_joint, axis=1)
+    found = density.conditional_proba(test, "currency")[list(SCALES)].to_numpy()
+    divergence = (truth * np.log(np.maximum(truth, 1e-12) / np.maximum(found, 1e-12))).sum(1).mean()
+    assert divergence < 0.01  # 0.03 with Gaussians of all rows
+    # The distribution along the column agrees with the scores of its values.
+    scores = [density.score_samples(test.assign(currency=name), n_draws=256) for name in SCALES]
+    np.testing.assert_allclose(found, softmax(np.stack(scores, 1), axis=1), atol=0.02)
+
+
+@pytest.mark.slow
+def test_file_holds_boxes(tmp_path):
+    table = make_payments(400, seed=0)
+    density = elflow.FlowDensity(max_steps=20, random_state=0).fit(table)
+    assert "strata" in dict(density.members_)
+    density.save(tmp_path / "model.elf")
+    again = elflow.load(tmp_path / "model.elf")
+    np.testing.assert_array_equal(again.score_samples(table), density.score_samples(table))
+    assert again.sample(50, random_state=0).equals(density.sample(50, random_state=0))
+
+
+def test_tables_without_categories_have_no_groups():
+    table = make_payments(300, seed=0)[["amount", "fee"]]
+    density = elflow.FlowDensity(max_steps=5, random_state=0).fit(table)
+    assert "strata" not in dict(density.members_)
+    assert "strata" not in density.options_
