@@ -462,3 +462,24 @@ def test_the_density_behind_explanations_integrates_to_one(dequantization):
         z = np.linspace(-9, 9, 721)
         values = np.stack([np.exp(distribution.log_density(np.full(3, point))) for point in z], 1)
         assert np.trapezoid(values, z) == pytest.approx(1, abs=0.02)
+
+
+def test_rare_groups_of_categories_have_their_own_gaussians() -> None:
+    """Five rows of each of two categories, far away from all others: about one row in a thousand."""
+    rng = np.random.default_rng(0)
+    kind = np.where(rng.random(12_000) < 0.6, "a", "b").astype(object)
+    kind[:5], kind[5:10] = "q1", "q2"
+    table = pd.DataFrame({"x": rng.normal(size=12_000), "kind": kind}).sample(frac=1, random_state=0, ignore_index=True)
+    table.loc[table["kind"].isin(["q1", "q2"]), "x"] += 7
+    density = fit(table, members=["plain", "gaussian", "strata"])
+    assert "strata" in dict(density.members_)
+    x = np.linspace(-6, 15, 600)
+    scores = np.exp(density.score_samples(pd.DataFrame({"x": x, "kind": "q1"}), n_draws=128))
+    probability, is_far = scores.sum() * (x[1] - x[0]), x > 4
+    found = np.exp(density.marginal(["kind"]).score_samples(pd.DataFrame({"kind": ["q1"]})))[0]
+    assert found == pytest.approx(probability, rel=0.15)
+    share = scores[is_far].sum() / scores.sum()
+    drawn = density.sample(2000, given={"kind": "q1"}, random_state=0)
+    assert (drawn["x"] > 4).mean() == pytest.approx(share, abs=0.06)
+    holes = pd.DataFrame({"x": [np.nan] * 300, "kind": "q1"})
+    assert (density.impute(holes, random_state=0)["x"] > 4).mean() == pytest.approx(share, abs=0.1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from scipy.special import log_ndtr, ndtri_exp
 from torch import Tensor, nn
 
+from elflow.flows.strata import BoxGaussian
 from elflow.flows.whitening import Gaussian
 from elflow.tabular.integrals._integration import list_members
 from elflow.tabular.integrals._regions import Regions
@@ -35,6 +37,8 @@ class Gaussians(NamedTuple):
     """Coefficients of the context in the means, `(C, features, context)`."""
     covariance: Tensor
     """Covariances, `(C, features, features)`."""
+    boxes: Boxes
+    """Intervals outside of which the Gaussians have no density."""
 
     @classmethod
     def from_flow(cls, flow: nn.Module) -> Gaussians | None:
@@ -45,13 +49,58 @@ class Gaussians(NamedTuple):
         moments = [part.whitening.moments() for _, part in members]
         mean, coefficients, covariance = (torch.stack(parts) for parts in zip(*moments, strict=True))
         log_weight = torch.tensor([weight for weight, _ in members], dtype=torch.double)
-        return cls(log_weight - log_weight.logsumexp(0), mean, coefficients, covariance)
+        boxes = Boxes.from_parts([part for _, part in members])
+        return cls(log_weight - log_weight.logsumexp(0), mean, coefficients, covariance, boxes)
 
     def locate(self, context: Tensor | None) -> Tensor:
         """Means given the context of rows, `(N, context)`: `(N, C, features)`, or `(1, C, features)` without one."""
         if context is None:
             return self.mean[None]
         return self.mean + torch.einsum("nk,cfk->ncf", context, self.coefficients)
+
+
+class Boxes(NamedTuple):
+    """Intervals of features outside of which C Gaussians have no density, in units of the normal distribution.
+
+    Proposals draw from whole Gaussians, whose density is known. But in the region of a rare category, those of its own
+    groups of categories are far more likely than whole ones would be, and all others are impossible.
+    """
+
+    features: list[int]
+    """The B features that have intervals in any of the Gaussians."""
+    low: Tensor
+    """Lower ends, as probabilities of the standard normal distribution, `(C, B)`."""
+    high: Tensor
+    """Upper ends, `(C, B)`."""
+    log_mass: Tensor
+    """Logarithms of the probabilities of the intervals under the whole Gaussians, `(C, B)`."""
+
+    @classmethod
+    def from_parts(cls, gaussians: Sequence[Gaussian]) -> Boxes:
+        """The intervals of Gaussians; one without a box has the interval of all numbers."""
+        features = sorted(
+            {k for part in gaussians if isinstance(part, BoxGaussian) for k in part.is_boxed.nonzero()[:, 0].tolist()}
+        )
+        low = torch.zeros(len(gaussians), len(features), dtype=torch.double)
+        high, log_mass = torch.ones_like(low), torch.zeros_like(low)
+        for k, part in enumerate(gaussians):
+            if isinstance(part, BoxGaussian):
+                low[k], high[k] = (torch.special.ndtr(end[features].double()) for end in (part.lower, part.upper))
+                below, above = part.find_levels()
+                log_mass[k] = (above - below)[features].log()
+        return cls(features, low, high, log_mass)
+
+    def weigh(self, regions: Regions) -> Tensor:
+        """Logarithm of how much more likely N regions are than without boxes, `(N, C)`; minus infinity outside."""
+        low, high = (torch.special.ndtr(ends[:, self.features])[:, None] for ends in (regions.lower, regions.upper))
+        box_low, box_high = self.low[..., None], self.high[..., None]
+        # The share of the region inside: the ends in a file are rounded, and the next cell begins just beyond.
+        width = (high - low).sum(-1)
+        shared = (torch.minimum(high, box_high) - torch.maximum(low, box_low)).clamp(min=0).sum(-1)
+        is_inside = ((low >= box_low) & (low < box_high)).any(-1).double()  # for points, which have no width
+        share = torch.where(width > 0, shared / width, is_inside)
+        is_free = regions.is_free[:, None, self.features]
+        return torch.where(is_free, 0.0, share.log() - self.log_mass).sum(-1)
 
 
 class Proposal:
@@ -79,14 +128,14 @@ class Proposal:
         self._factor = torch.linalg.cholesky(covariance)  # (N, C, features, features)
         self._mean = mean.gather(2, self._order[:, None].expand(-1, mean.shape[1], -1))
         self._n_known = self._is_fixed.sum(-1)
-        self._weigh(gaussians.log_weight)
+        self._weigh(gaussians.log_weight + gaussians.boxes.weigh(regions))
         self._scales = torch.tensor([1.0, WIDE_SCALE], dtype=torch.double)
         self._log_shares = torch.tensor([1 - WIDE_SHARE, WIDE_SHARE], dtype=torch.double).log()
 
     def _weigh(self, log_weight: Tensor) -> None:
-        """Weights of the Gaussians given the conditions; the less likely ones are left out."""
+        """Weights of the Gaussians given the conditions, from those without, `(N, C)`; unlikely ones are left out."""
         n_rows, _, n_features = self._mean.shape
-        log_mass = log_weight.expand(n_rows, -1).clone()
+        log_mass = log_weight.clone()
         z = self._middle.gather(1, self._order)
         scaled = torch.zeros_like(self._mean)
         is_known = self._is_fixed.gather(1, self._order)
