@@ -557,7 +557,7 @@ def test_odd_tables_have_sensible_results(table, check):
         ({"flow_options": [1]}, "flow_options must be a dictionary or None"),
         ({"columns": ["x"]}, "columns must be a dictionary or None"),
         ({"members": "gaussian"}, "members must be None or a list of"),
-        ({"members": ["gaussian"]}, "with 'gaussian' at most once and not alone"),
+        ({"members": ["gaussian"]}, "with at least one flow"),
         ({"max_steps": "a"}, "max_steps must be an integer"),
         ({"validation": "a"}, "validation must be a fraction"),
     ],

@@ -129,3 +129,17 @@ def test_tables_without_categories_have_no_groups():
     density = elflow.FlowDensity(max_steps=5, random_state=0).fit(table)
     assert "strata" not in dict(density.members_)
     assert "strata" not in density.options_
+
+
+@pytest.mark.parametrize(
+    ("table", "context", "lacks"),
+    [
+        (pd.DataFrame({"x": np.arange(50.0) ** 1.5, "y": np.arange(50.0) % 7 + 0.1}), None, "no column of categories"),
+        (pd.DataFrame({"x": np.arange(50.0) ** 1.5, "kind": ["a", "b"] * 25}), np.arange(50.0)[:, None], "a context"),
+    ],
+    ids=["no categories", "context"],
+)
+def test_a_member_that_cannot_be_had_is_an_error(table: pd.DataFrame, context: np.ndarray | None, lacks: str) -> None:
+    density = elflow.FlowDensity(members=["identity", "strata"], max_steps=2, random_state=0)
+    with pytest.raises(ValueError, match=f"members must be without 'strata' for a table with {lacks}"):
+        density.fit(table, context=context)

@@ -85,8 +85,8 @@ def build_model(
         name: Name of the flow.
         schema: The columns of the table.
         context_schema: The columns of the context, or None.
-        options: Arguments of the flow, the `members` of the mixture as pairs of position and name, and their maximum
-            number of `components`.
+        options: Arguments of the flow, the `members` of the mixture as pairs of position and name, and the maximum
+            numbers of Gaussians: `components`, and `strata` if there is such a member.
         dequantization: Distribution of points in cells, or `"auto"`: see `choose_dequantization`.
     """
     independent: list[int] = []
@@ -101,14 +101,14 @@ def build_model(
         independent = [schema.positions(column.name)[-1] for column in unordered]
     context = 0 if context_schema is None else context_schema.context_features
     arguments = {key: value for key, value in options.items() if key not in MIXTURE_OPTIONS}
-    flows = [
-        _build_flow(member, position, name, schema.features, context, arguments)
-        if member not in ("gaussian", "strata")
-        else GaussianMixture(schema.features, context, options["components"])
-        if member == "gaussian"
-        else StratifiedMixture(schema.features, schema.category_ends, options["strata"])
-        for position, member in options["members"]
-    ]
+    flows: list[nn.Module] = []
+    for position, member in options["members"]:
+        if member == "gaussian":
+            flows.append(GaussianMixture(schema.features, context, options["components"]))
+        elif member == "strata":
+            flows.append(StratifiedMixture(schema.features, schema.category_ends, options["strata"]))
+        else:
+            flows.append(_build_flow(member, position, name, schema.features, context, arguments))
     flow = flows[0] if len(flows) == 1 else FlowMixture(flows)
     noise = {"variational": dequantization == "variational", "gaussian": dequantization == "gaussian"}
     return Dequantized(flow, schema.exact, schema.cells, context=context, independent=independent, **noise)
@@ -144,10 +144,11 @@ def stack_members(model: Dequantized, rows: Rows, n_draws: int) -> tuple[Dequant
     mixture = model.flow
     rows = rows.take(torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:MAX_STACKED_ROWS])
     log_probs = torch.from_numpy(np.stack([_score_member(model, flow, rows, n_draws) for flow in mixture.flows]))
-    # Gaussians stay in any case. A flow stays if the rows alone demand it: the prior of the weights does not count.
     # One group of categories is all rows, which have Gaussians already.
     is_single = [isinstance(flow, StratifiedMixture) and not flow.is_divided for flow in mixture.flows]
     log_probs[torch.tensor(is_single)] = -torch.inf
+    # Gaussians of all rows stay in any case. Another member stays if the rows alone demand it: the prior of the weights
+    # does not count.
     demanded = fit_weights(log_probs, rows.weight, prior=0.0) >= MIN_WEIGHT
     is_gaussian = [type(flow) is GaussianMixture for flow in mixture.flows]
     kept = [k for k in range(len(demanded)) if demanded[k] or is_gaussian[k]]

@@ -32,7 +32,7 @@ from elflow.tabular.columns._kinds import Declaration
 from elflow.tabular.drift._queries import DriftQueries, count_held_out
 from elflow.tabular.fitting._blocks import as_stream
 from elflow.tabular.fitting._data import FittedTables, choose_rows_file
-from elflow.tabular.fitting._defaults import check_parameters, resolve_settings
+from elflow.tabular.fitting._defaults import GAUSSIANS, check_parameters, resolve_settings
 from elflow.tabular.fitting._encoded import EncodedTable
 from elflow.tabular.fitting._row_hashes import RowHashes
 from elflow.tabular.frames import ContextTable, Table, digest
@@ -371,7 +371,7 @@ class FlowDensity(
 
     def _warn_without_flows(self, members: Sequence[str]) -> None:
         """Warn if the flows were left out because they could not be trained, which otherwise only the weights show."""
-        if self.training_.skipped and set(members) <= {"gaussian", "strata"}:
+        if self.training_.skipped and set(members) <= set(GAUSSIANS):
             message = (
                 f"the loss or gradient of {self.training_.skipped:,} training steps was not finite, and the flows were "
                 "left out: the density is a mixture of Gaussians. Look for columns that are functions of others"

@@ -11,7 +11,7 @@ from elflow.flows.mixture import N_COMPONENTS
 from elflow.flows.named import FLOW_NAMES
 from elflow.training import PRECISIONS, Recipe, choose_device
 
-__all__ = ["MEMBERS", "check_parameters", "default_recipe", "resolve_settings"]
+__all__ = ["GAUSSIANS", "MEMBERS", "check_parameters", "default_recipe", "resolve_settings"]
 
 FEW_FEATURES, MANY_FEATURES, VERY_MANY_FEATURES = 5, 16, 32
 """Number of features up to which, and numbers from which, flows have other sizes."""
@@ -61,8 +61,8 @@ def check_members(members: object) -> None:
     has_flow = any(name not in GAUSSIANS for name in names)
     if not has_flow or any(names.count(name) > 1 for name in GAUSSIANS) or any(name not in MEMBERS for name in names):
         raise ValueError(
-            f"members must be None or a list of {MEMBERS}, with 'gaussian' at most once and not alone, and likewise "
-            f"'strata', got {members!r}"
+            f"members must be None or a list of {MEMBERS}, with at least one flow, and with 'gaussian' and 'strata' at "
+            f"most once, got {members!r}"
         )
 
 
@@ -88,7 +88,10 @@ def resolve_settings(
     if "gaussian" in members:
         options["members"].append([len(flows), "gaussian"])
     options["components"] = 1 if context else N_COMPONENTS[-1]
-    if "strata" in members and has_categories and not context:
+    if "strata" in members:
+        if context or not has_categories:
+            lacks = "a context" if context else "no column of categories without missing values"
+            raise ValueError(f"members must be without 'strata' for a table with {lacks}, got {members!r}")
         options["members"].append([len(options["members"]), "strata"])
         options["strata"] = N_COMPONENTS[-1]
     return options, recipe
