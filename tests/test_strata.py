@@ -76,6 +76,21 @@ def test_kernel_scores_boxes_as_torch():
     torch.testing.assert_close(compiled.log_prob(x), mixture().log_prob(x).detach(), atol=1e-9, rtol=1e-9)
 
 
+def test_kernel_scores_ends_of_a_box_as_torch():
+    gaussian = make_box()
+    ends = torch.tensor([-0.4, 0.7, 1.0], dtype=torch.double)
+    points = torch.cat([ends, *(ends.nextafter(ends + step) for step in (-1, 1)), torch.tensor([0.0, 9.0])])
+    x = torch.cartesian_prod(points, torch.tensor([1.0]).double(), points)
+    compiled = compile_density(gaussian)
+    if compiled is None:
+        pytest.skip("the native kernel is not installed")
+    expected = gaussian().log_prob(x)
+    assert 0 < expected.isneginf().sum() < len(x)
+    torch.testing.assert_close(compiled.log_prob(x), expected, atol=1e-9, rtol=1e-9)
+    mixture = FlowMixture([make_box(), make_box()]).double().eval()
+    torch.testing.assert_close(compile_density(mixture).log_prob(x), mixture().log_prob(x), atol=1e-9, rtol=1e-9)
+
+
 @pytest.mark.parametrize("shift", [0.0, 3.0])
 def test_categories_are_divided_only_if_they_differ(shift):
     mixture = StratifiedMixture(3, {0: [-0.5, 0.5, 1.5]})
