@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Size, Tensor
+from torch.distributions import Distribution, Transform
 from zuko.distributions import DiagNormal
 
 from elflow.flows.distribution import FlowDistribution
@@ -104,25 +105,38 @@ class BoxGaussian(Gaussian):
 
     def forward(self, c: Tensor | None = None) -> FlowDistribution:
         """The distribution p(x); there is no context."""
-        distribution = _BoxDistribution(self.whitening(c), DiagNormal(self.zeros, torch.ones_like(self.zeros)))
-        distribution.box = self
-        return distribution
+        return _BoxDistribution(self.whitening(c), DiagNormal(self.zeros, torch.ones_like(self.zeros)), self)
 
 
 class _BoxDistribution(FlowDistribution):
-    """Distribution of a `BoxGaussian`."""
+    """Distribution of a `BoxGaussian`.
 
-    box: BoxGaussian
+    Arguments:
+        transform: The map to the standard normal distribution.
+        base: The standard normal distribution.
+        box: The Gaussian.
+    """
+
+    def __init__(self, transform: Transform, base: Distribution, box: BoxGaussian) -> None:
+        super().__init__(transform, base)
+        self.box = box
+
+    def expand(self, batch_shape: Size, new: Any = None) -> FlowDistribution:
+        return _BoxDistribution(self.transform, self.base.expand(batch_shape), self.box)
 
     def log_prob(self, x: Tensor) -> Tensor:
         is_inside = ((x >= self.box.lower) & (x < self.box.upper)).all(-1)
         return torch.where(is_inside, super().log_prob(x) - self.box.log_box, -math.inf)
 
     def rsample(self, sample_shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
+        # Mixtures pass the same method to all members. Quantiles are exact, so that there is nothing to choose here.
+        if isinstance(sample_shape, int):
+            raise TypeError(f"sample_shape must be a tuple, got {sample_shape}: write ({sample_shape},)")
         box = self.box
         mean, _, covariance = (part.to(box.lower) for part in box.whitening.moments())
         below, above = box.find_levels()
-        u = torch.rand(*Size(sample_shape), len(below), dtype=below.dtype, device=below.device)
+        shape = *Size(sample_shape), *self.batch_shape, *self.event_shape
+        u = torch.rand(shape, dtype=below.dtype, device=below.device)
         eps = torch.finfo(below.dtype).eps / 2
         # The features of the box come first, so that the others follow from them.
         order = torch.argsort(~box.is_boxed, stable=True)
@@ -131,6 +145,10 @@ class _BoxDistribution(FlowDistribution):
         x[..., order] = mean[order] + z[..., order] @ torch.linalg.cholesky(covariance[order][:, order]).T
         # Rounding must not move a point to the next cell, which begins at the upper end.
         return torch.minimum(torch.maximum(x, box.lower), box.upper.nextafter(box.lower))
+
+    def rsample_and_log_prob(self, sample_shape: Size | Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+        x = self.rsample(sample_shape)
+        return x, self.log_prob(x)
 
 
 class StratifiedMixture(GaussianMixture):
