@@ -113,6 +113,65 @@ def test_rare_category_keeps_its_own_mean():
     torch.testing.assert_close(shares, expected, atol=0.03, rtol=0)
 
 
+def test_repeated_rows_are_not_taken_for_new_ones():
+    rows = draw_categories(120, 4.0)
+    # Eight rows of the rare category have the weight of two hundred.
+    sources = torch.cat([torch.arange(120), (rows[:, 0] > 1.5).nonzero()[:, 0].repeat(25)])
+    x = rows[sources] + torch.tensor([1e-3, 0.0, 0.0]).double() * torch.randn(len(sources), 1).double()
+    mixture = StratifiedMixture(3, {0: [-0.5, 0.5, 1.5]}).double()
+    mixture.sources = sources
+    mixture.initialize(x)
+    rare = [gaussian for gaussian in mixture.flows if float(gaussian.lower[0]) > 1]
+    assert len(rare) == 1
+    assert mixture.sources is None
+    test = draw_categories(4000, 4.0, seed=1)
+    test = test[test[:, 0] > 1.5]
+    assert float(rare[0].eval()().log_prob(test).mean()) > -4
+
+
+def test_a_row_with_a_large_weight_is_no_group():
+    rows = draw_categories(200, 0.0)
+    rows[0] = torch.tensor([2.0, 1.5, 1.0])
+    sources = torch.cat([torch.arange(200), torch.zeros(50, dtype=torch.long)])
+    for given, is_divided in ((None, True), (sources, False)):
+        mixture = StratifiedMixture(3, {0: [-0.5, 0.5, 1.9]}).double()
+        mixture.sources = given
+        mixture.initialize(rows[sources])
+        assert mixture.is_divided == is_divided
+
+
+def test_divisions_with_the_largest_gain_come_first():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 3, generator=generator, dtype=torch.double)
+    # The first division is at 0. Those of the right half matter much more than those of the left one.
+    x[:, 1] += 30.0 * (x[:, 0] > 0) + 8.0 * (x[:, 0] > 0.5) + 8.0 * (x[:, 0] > 1) + 0.5 * (x[:, 0] < -0.5)
+    mixture = StratifiedMixture(3, {0: [-1.0, -0.5, 0.0, 0.5, 1.0]}, components=4)
+    mixture.initialize(x)
+    assert sorted(float(gaussian.lower[0]) for gaussian in mixture.flows)[1:] == [0.0, 0.5, 1.0]
+
+
+def test_groups_of_constant_features_have_the_minimum_variance():
+    x = draw_categories(400, 0.0)
+    x[:, 1] = (x[:, 0] > 0).double()
+    mixture = StratifiedMixture(3, {0: [0.0]}).double()
+    mixture.initialize(x)
+    assert mixture.is_divided
+    for gaussian in mixture.flows[:2]:
+        assert float(gaussian.whitening.moments()[2][1, 1]) >= 0.999e-6
+
+
+@pytest.mark.slow
+def test_weights_do_not_make_a_member_overfit():
+    rng = np.random.default_rng(0)
+    kind = rng.choice(["a", "b", "r"], 600, p=[0.6, 0.33, 0.07])
+    table = pd.DataFrame({"x": np.where(kind == "r", 6.0, 0.0) + rng.normal(size=600), "kind": kind})
+    table["y"] = rng.normal(size=600)
+    options = {"transforms": 1, "hidden_features": (16,)}
+    density = elflow.FlowDensity(max_steps=20, random_state=0, flow_options=options)
+    density.fit(table, sample_weight=np.where(kind == "r", 20.0, 1.0))
+    assert dict(density.members_)["strata"] > 0.3
+
+
 @pytest.mark.slow
 def test_amounts_keep_to_their_currency():
     density = elflow.FlowDensity(max_steps=200, random_state=0).fit(make_payments(800, seed=0))
