@@ -1,5 +1,8 @@
 """Tests of Gaussians by groups of categories, whose density is zero at the cells of other groups."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +14,7 @@ import elflow
 from elflow.flows.compiled import compile_density
 from elflow.flows.mixture import FlowMixture, GaussianMixture
 from elflow.flows.strata import BoxGaussian, StratifiedMixture
+from experiments.faults.files import read_content, write_content
 
 SCALES = {"EUR": 40.0, "JPY": 5_000.0, "USD": 400.0}
 SHARES = [0.55, 0.15, 0.3]
@@ -196,6 +200,50 @@ def test_file_holds_boxes(tmp_path):
     again = elflow.load(tmp_path / "model.elf")
     np.testing.assert_array_equal(again.score_samples(table), density.score_samples(table))
     assert again.sample(50, random_state=0).equals(density.sample(50, random_state=0))
+
+
+GOLDEN = Path(__file__).parent / "golden" / "v2" / "table-strata.elf"
+FIRST, SECOND = "flow.flows.1.flows.0", "flow.flows.1.flows.1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        # The ends between the categories of the second feature are 0.068 and 0.895.
+        ({f"{SECOND}.lower": 0.8946344256401062, f"{SECOND}.upper": 0.06795449554920197}, r"1.lower\[1\] must be less"),
+        ({f"{SECOND}.lower": 0.8946344256401062}, r"flows.1.lower\[1\] must be less than .*got 0.894634 and 0.894634"),
+        ({f"{SECOND}.lower": 5.0, f"{SECOND}.upper": 6.0}, r"1.lower\[1\] must be -1e\+30 or an end .*, got 5"),
+        (
+            {f"{FIRST}.upper": 0.5},
+            r"flow.flows.1.flows.0.upper\[1\] must be 1e\+30 or an end between categories, got 0.5",
+        ),
+        ({f"{FIRST}.upper": -1e30}, r"flow.flows.1.flows.0.upper\[1\] must be 1e\+30 or an end"),
+    ],
+)
+def test_files_with_other_boxes_are_refused(tmp_path, changes, message):
+    header, tensors = read_content(GOLDEN)
+    for name, value in changes.items():
+        tensors[name][1] = value
+    write_content(tmp_path / "model.elf", header, tensors)
+    with pytest.raises(ValueError, match=rf"model\.elf, whose configuration and weights .*{message}"):
+        elflow.load(tmp_path / "model.elf")
+
+
+def test_files_with_boxes_of_numbers_are_refused(tmp_path):
+    header, tensors = read_content(GOLDEN)
+    tensors[f"{FIRST}.lower"][0] = 0.06795449554920197
+    write_content(tmp_path / "model.elf", header, tensors)
+    with pytest.raises(ValueError, match=r"flow.flows.1.flows.0.lower\[0\] must be -1e\+30 or an end"):
+        elflow.load(tmp_path / "model.elf")
+
+
+def test_files_without_the_number_of_gaussians_are_refused(tmp_path):
+    header, tensors = read_content(GOLDEN)
+    config = json.loads(header["config"])
+    del config["fitted"]["options_"]["strata"]
+    write_content(tmp_path / "model.elf", header | {"config": json.dumps(config)}, tensors)
+    with pytest.raises(ValueError, match=r"config\.fitted\.options_ has no entry strata, which its members need"):
+        elflow.load(tmp_path / "model.elf")
 
 
 def test_tables_without_categories_have_no_groups():
