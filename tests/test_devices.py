@@ -189,7 +189,7 @@ def test_batches_are_taken_on_the_device():
     batch = next(source.iter_batches(range(1)))
     assert (batch.x.device.type, batch.context.device.type, len(batch)) == ("meta", "meta", 3)
     assert source._rows_at_hand.x.is_meta
-    assert source.take_initial(4).x.device.type == "cpu"
+    assert source.take_initial(4)[0].x.device.type == "cpu"
 
 
 class Score(torch.nn.Module):

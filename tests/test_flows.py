@@ -17,8 +17,10 @@ from elflow.activations import FELU, QELU, RELU, PiecewiseQuadratic
 from elflow.flows.dequantization import Cells, Dequantized
 from elflow.flows.elf import MaskedELFTransform
 from elflow.flows.layered import LayeredFlow, LazyStack
+from elflow.flows.mixture import GaussianMixture
 from elflow.flows.multiscale import MultiscaleELF
-from elflow.flows.whitening import Whitened
+from elflow.flows.strata import BoxGaussian, StratifiedMixture
+from elflow.flows.whitening import Gaussian, Whitened
 from elflow.nn import ActNorm, DataInitialized
 from elflow.transforms import ConvergenceWarning, invert
 
@@ -63,6 +65,13 @@ FLOWS: dict[str, Callable[[], nn.Module]] = {
     "whitened": lambda: Whitened(elflow.ELF(3, **SMALL), 3, order=(2, 0, 1)),
     "whitened, context": lambda: Whitened(elflow.ELF(4, 2, **SMALL), 4, context=2),
     "whitened, identity": lambda: Whitened(elflow.ELF(3, **SMALL), 3, start="identity"),
+}
+# Flows over three features without trainable parameters or context, which `initialize` sets.
+FIXED_FLOWS: dict[str, Callable[[], nn.Module]] = {
+    "gaussian": lambda: Gaussian(3),
+    "gaussian in a box": lambda: BoxGaussian(3),
+    "gaussian mixture": lambda: GaussianMixture(3, components=2),
+    "gaussians by category": lambda: StratifiedMixture(3, {0: [-0.5, 1.0]}, components=4),
 }
 LAYERED = [name for name, build in FLOWS.items() if isinstance(build(), LayeredFlow)]
 ELFS = [name for name, build in FLOWS.items() if isinstance(build(), elflow.ELF)]
@@ -277,6 +286,68 @@ def check_repr(flow):
             assert type(part).__name__ in shown
     assert "units=" in shown
     assert "bound=" in shown
+
+
+# The contract of flows without trainable parameters
+
+
+@pytest.fixture(params=FIXED_FLOWS)
+def fixed(request: pytest.FixtureRequest) -> nn.Module:
+    torch.manual_seed(0)
+    x = torch.randn(400, 3, dtype=torch.float64)
+    x[x[:, 0] > 1, 1:] += 4
+    flow = FIXED_FLOWS[request.param]().double()
+    flow.initialize(x)
+    if isinstance(flow, BoxGaussian):
+        flow.set_box({0: (-0.5, 1.0), 2: (0.0, math.inf)}, x.mean(0), x.T.cov())
+    return flow.eval()
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (3, 2), (0,)])
+def test_fixed_shapes(fixed, shape):
+    dist = fixed()
+    assert (dist.batch_shape, dist.event_shape) == ((), (3,))
+    x = dist.sample(shape)
+    assert x.shape == (*shape, 3)
+    assert dist.log_prob(x).shape == shape
+    assert dist.log_prob(x).isfinite().all()
+    rows = [dist.log_prob(row) for row in x.reshape(-1, 3)]
+    torch.testing.assert_close(dist.log_prob(x).flatten(), torch.tensor(rows, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("fixed", ["gaussian", "gaussian in a box"], indirect=True)
+def test_fixed_samples_have_the_density_of_log_prob(fixed):
+    dist = fixed()
+    for one in (dist, dist.expand(torch.Size([2]))):
+        x, log_p = one.rsample_and_log_prob((5,))
+        assert x.shape == (5, *one.batch_shape, 3)
+        torch.testing.assert_close(log_p, dist.log_prob(x))
+        torch.testing.assert_close(one.log_prob(x), log_p)
+    with pytest.raises(TypeError, match=r"sample_shape must be a tuple, got 5: write \(5,\)"):
+        dist.rsample(5)
+
+
+def test_fixed_state_dict_restores_the_density(fixed, request, tmp_path):
+    x = torch.randn(50, 3, dtype=torch.float64)
+    expected = fixed().log_prob(x)
+    safetensors.torch.save_file(fixed.state_dict(), tmp_path / "state")
+    fresh = FIXED_FLOWS[request.node.callspec.params["fixed"]]().double().eval()
+    assert (fresh().log_prob(x) != expected).any()
+    fresh.load_state_dict(safetensors.torch.load_file(tmp_path / "state"))
+    for other in (fresh, copy.deepcopy(fixed), pickle.loads(pickle.dumps(fixed))):
+        assert torch.equal(other().log_prob(x), expected)
+    for part in fixed.modules():
+        assert type(part).__name__ in repr(fixed)
+
+
+def test_fixed_double_and_back(fixed):
+    x = fixed().sample((50,)).float()
+    exact = fixed().log_prob(x.double())
+    single = fixed.float()().log_prob(x)
+    assert single.dtype == torch.float32
+    is_inside = exact.isfinite() & single.isfinite()  # ends of a box are rounded, too
+    assert is_inside.float().mean() > 0.9
+    torch.testing.assert_close(single.double()[is_inside], exact[is_inside], atol=1e-3, rtol=1e-3)
 
 
 # The contract of flows over discrete data

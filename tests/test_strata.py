@@ -1,5 +1,8 @@
 """Tests of Gaussians by groups of categories, whose density is zero at the cells of other groups."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +14,7 @@ import elflow
 from elflow.flows.compiled import compile_density
 from elflow.flows.mixture import FlowMixture, GaussianMixture
 from elflow.flows.strata import BoxGaussian, StratifiedMixture
+from experiments.faults.files import read_content, write_content
 
 SCALES = {"EUR": 40.0, "JPY": 5_000.0, "USD": 400.0}
 SHARES = [0.55, 0.15, 0.3]
@@ -76,6 +80,21 @@ def test_kernel_scores_boxes_as_torch():
     torch.testing.assert_close(compiled.log_prob(x), mixture().log_prob(x).detach(), atol=1e-9, rtol=1e-9)
 
 
+def test_kernel_scores_ends_of_a_box_as_torch():
+    gaussian = make_box()
+    ends = torch.tensor([-0.4, 0.7, 1.0], dtype=torch.double)
+    points = torch.cat([ends, *(ends.nextafter(ends + step) for step in (-1, 1)), torch.tensor([0.0, 9.0])])
+    x = torch.cartesian_prod(points, torch.tensor([1.0]).double(), points)
+    compiled = compile_density(gaussian)
+    if compiled is None:
+        pytest.skip("the native kernel is not installed")
+    expected = gaussian().log_prob(x)
+    assert 0 < expected.isneginf().sum() < len(x)
+    torch.testing.assert_close(compiled.log_prob(x), expected, atol=1e-9, rtol=1e-9)
+    mixture = FlowMixture([make_box(), make_box()]).double().eval()
+    torch.testing.assert_close(compile_density(mixture).log_prob(x), mixture().log_prob(x), atol=1e-9, rtol=1e-9)
+
+
 @pytest.mark.parametrize("shift", [0.0, 3.0])
 def test_categories_are_divided_only_if_they_differ(shift):
     mixture = StratifiedMixture(3, {0: [-0.5, 0.5, 1.5]})
@@ -96,6 +115,65 @@ def test_rare_category_keeps_its_own_mean():
     shares = torch.histc(x[:, 0], 4, -0.5, 1.5) / len(x)
     expected = torch.tensor(np.diff(norm.cdf([-0.5, 0.0, 0.5, 1.0, 1.5])))
     torch.testing.assert_close(shares, expected, atol=0.03, rtol=0)
+
+
+def test_repeated_rows_are_not_taken_for_new_ones():
+    rows = draw_categories(120, 4.0)
+    # Eight rows of the rare category have the weight of two hundred.
+    sources = torch.cat([torch.arange(120), (rows[:, 0] > 1.5).nonzero()[:, 0].repeat(25)])
+    x = rows[sources] + torch.tensor([1e-3, 0.0, 0.0]).double() * torch.randn(len(sources), 1).double()
+    mixture = StratifiedMixture(3, {0: [-0.5, 0.5, 1.5]}).double()
+    mixture.sources = sources
+    mixture.initialize(x)
+    rare = [gaussian for gaussian in mixture.flows if float(gaussian.lower[0]) > 1]
+    assert len(rare) == 1
+    assert mixture.sources is None
+    test = draw_categories(4000, 4.0, seed=1)
+    test = test[test[:, 0] > 1.5]
+    assert float(rare[0].eval()().log_prob(test).mean()) > -4
+
+
+def test_a_row_with_a_large_weight_is_no_group():
+    rows = draw_categories(200, 0.0)
+    rows[0] = torch.tensor([2.0, 1.5, 1.0])
+    sources = torch.cat([torch.arange(200), torch.zeros(50, dtype=torch.long)])
+    for given, is_divided in ((None, True), (sources, False)):
+        mixture = StratifiedMixture(3, {0: [-0.5, 0.5, 1.9]}).double()
+        mixture.sources = given
+        mixture.initialize(rows[sources])
+        assert mixture.is_divided == is_divided
+
+
+def test_divisions_with_the_largest_gain_come_first():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 3, generator=generator, dtype=torch.double)
+    # The first division is at 0. Those of the right half matter much more than those of the left one.
+    x[:, 1] += 30.0 * (x[:, 0] > 0) + 8.0 * (x[:, 0] > 0.5) + 8.0 * (x[:, 0] > 1) + 0.5 * (x[:, 0] < -0.5)
+    mixture = StratifiedMixture(3, {0: [-1.0, -0.5, 0.0, 0.5, 1.0]}, components=4)
+    mixture.initialize(x)
+    assert sorted(float(gaussian.lower[0]) for gaussian in mixture.flows)[1:] == [0.0, 0.5, 1.0]
+
+
+def test_groups_of_constant_features_have_the_minimum_variance():
+    x = draw_categories(400, 0.0)
+    x[:, 1] = (x[:, 0] > 0).double()
+    mixture = StratifiedMixture(3, {0: [0.0]}).double()
+    mixture.initialize(x)
+    assert mixture.is_divided
+    for gaussian in mixture.flows[:2]:
+        assert float(gaussian.whitening.moments()[2][1, 1]) >= 0.999e-6
+
+
+@pytest.mark.slow
+def test_weights_do_not_make_a_member_overfit():
+    rng = np.random.default_rng(0)
+    kind = rng.choice(["a", "b", "r"], 600, p=[0.6, 0.33, 0.07])
+    table = pd.DataFrame({"x": np.where(kind == "r", 6.0, 0.0) + rng.normal(size=600), "kind": kind})
+    table["y"] = rng.normal(size=600)
+    options = {"transforms": 1, "hidden_features": (16,)}
+    density = elflow.FlowDensity(max_steps=20, random_state=0, flow_options=options)
+    density.fit(table, sample_weight=np.where(kind == "r", 20.0, 1.0))
+    assert dict(density.members_)["strata"] > 0.3
 
 
 @pytest.mark.slow
@@ -122,6 +200,50 @@ def test_file_holds_boxes(tmp_path):
     again = elflow.load(tmp_path / "model.elf")
     np.testing.assert_array_equal(again.score_samples(table), density.score_samples(table))
     assert again.sample(50, random_state=0).equals(density.sample(50, random_state=0))
+
+
+GOLDEN = Path(__file__).parent / "golden" / "v2" / "table-strata.elf"
+FIRST, SECOND = "flow.flows.1.flows.0", "flow.flows.1.flows.1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        # The ends between the categories of the second feature are 0.068 and 0.895.
+        ({f"{SECOND}.lower": 0.8946344256401062, f"{SECOND}.upper": 0.06795449554920197}, r"1.lower\[1\] must be less"),
+        ({f"{SECOND}.lower": 0.8946344256401062}, r"flows.1.lower\[1\] must be less than .*got 0.894634 and 0.894634"),
+        ({f"{SECOND}.lower": 5.0, f"{SECOND}.upper": 6.0}, r"1.lower\[1\] must be -1e\+30 or an end .*, got 5"),
+        (
+            {f"{FIRST}.upper": 0.5},
+            r"flow.flows.1.flows.0.upper\[1\] must be 1e\+30 or an end between categories, got 0.5",
+        ),
+        ({f"{FIRST}.upper": -1e30}, r"flow.flows.1.flows.0.upper\[1\] must be 1e\+30 or an end"),
+    ],
+)
+def test_files_with_other_boxes_are_refused(tmp_path, changes, message):
+    header, tensors = read_content(GOLDEN)
+    for name, value in changes.items():
+        tensors[name][1] = value
+    write_content(tmp_path / "model.elf", header, tensors)
+    with pytest.raises(ValueError, match=rf"model\.elf, whose configuration and weights .*{message}"):
+        elflow.load(tmp_path / "model.elf")
+
+
+def test_files_with_boxes_of_numbers_are_refused(tmp_path):
+    header, tensors = read_content(GOLDEN)
+    tensors[f"{FIRST}.lower"][0] = 0.06795449554920197
+    write_content(tmp_path / "model.elf", header, tensors)
+    with pytest.raises(ValueError, match=r"flow.flows.1.flows.0.lower\[0\] must be -1e\+30 or an end"):
+        elflow.load(tmp_path / "model.elf")
+
+
+def test_files_without_the_number_of_gaussians_are_refused(tmp_path):
+    header, tensors = read_content(GOLDEN)
+    config = json.loads(header["config"])
+    del config["fitted"]["options_"]["strata"]
+    write_content(tmp_path / "model.elf", header | {"config": json.dumps(config)}, tensors)
+    with pytest.raises(ValueError, match=r"config\.fitted\.options_ has no entry strata, which its members need"):
+        elflow.load(tmp_path / "model.elf")
 
 
 def test_tables_without_categories_have_no_groups():

@@ -90,8 +90,8 @@ _programs: WeakKeyDictionary[nn.Module, tuple[Weights, Any]] = WeakKeyDictionary
 def compile_density(flow: nn.Module) -> CompiledDensity | None:
     """Compile a flow in evaluation mode and double precision for fast log-densities on a CPU.
 
-    The kernel supports mixtures of `ELF`, `Whitened` and `Gaussian` in the bump parametrisation. Its copy of the
-    weights is stored until one of them changes.
+    The kernel supports mixtures of `ELF`, `Whitened`, `Gaussian` and `BoxGaussian` in the bump parametrisation. Its
+    copy of the weights is stored until one of them changes.
 
     Arguments:
         flow: The flow.

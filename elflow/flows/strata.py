@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Size, Tensor
+from torch.distributions import Distribution, Transform
 from zuko.distributions import DiagNormal
 
+from elflow._checks import check_count
 from elflow.flows.distribution import FlowDistribution
-from elflow.flows.mixture import MIN_VARIANCE, N_COMPONENTS, GaussianMixture, fit_gaussians
+from elflow.flows.mixture import MIN_VARIANCE, N_COMPONENTS, FlowMixture, GaussianMixture, fit_gaussians
 from elflow.flows.whitening import Gaussian
 
 __all__ = ["BoxGaussian", "StratifiedMixture"]
@@ -104,25 +106,38 @@ class BoxGaussian(Gaussian):
 
     def forward(self, c: Tensor | None = None) -> FlowDistribution:
         """The distribution p(x); there is no context."""
-        distribution = _BoxDistribution(self.whitening(c), DiagNormal(self.zeros, torch.ones_like(self.zeros)))
-        distribution.box = self
-        return distribution
+        return _BoxDistribution(self.whitening(c), DiagNormal(self.zeros, torch.ones_like(self.zeros)), self)
 
 
 class _BoxDistribution(FlowDistribution):
-    """Distribution of a `BoxGaussian`."""
+    """Distribution of a `BoxGaussian`.
 
-    box: BoxGaussian
+    Arguments:
+        transform: The map to the standard normal distribution.
+        base: The standard normal distribution.
+        box: The Gaussian.
+    """
+
+    def __init__(self, transform: Transform, base: Distribution, box: BoxGaussian) -> None:
+        super().__init__(transform, base)
+        self.box = box
+
+    def expand(self, batch_shape: Size, new: Any = None) -> FlowDistribution:
+        return _BoxDistribution(self.transform, self.base.expand(batch_shape), self.box)
 
     def log_prob(self, x: Tensor) -> Tensor:
         is_inside = ((x >= self.box.lower) & (x < self.box.upper)).all(-1)
         return torch.where(is_inside, super().log_prob(x) - self.box.log_box, -math.inf)
 
     def rsample(self, sample_shape: Size | Sequence[int] = (), method: str = "exact") -> Tensor:
+        # Mixtures pass the same method to all members. Quantiles are exact, so that there is nothing to choose here.
+        if isinstance(sample_shape, int):
+            raise TypeError(f"sample_shape must be a tuple, got {sample_shape}: write ({sample_shape},)")
         box = self.box
         mean, _, covariance = (part.to(box.lower) for part in box.whitening.moments())
         below, above = box.find_levels()
-        u = torch.rand(*Size(sample_shape), len(below), dtype=below.dtype, device=below.device)
+        shape = *Size(sample_shape), *self.batch_shape, *self.event_shape
+        u = torch.rand(shape, dtype=below.dtype, device=below.device)
         eps = torch.finfo(below.dtype).eps / 2
         # The features of the box come first, so that the others follow from them.
         order = torch.argsort(~box.is_boxed, stable=True)
@@ -131,6 +146,10 @@ class _BoxDistribution(FlowDistribution):
         x[..., order] = mean[order] + z[..., order] @ torch.linalg.cholesky(covariance[order][:, order]).T
         # Rounding must not move a point to the next cell, which begins at the upper end.
         return torch.minimum(torch.maximum(x, box.lower), box.upper.nextafter(box.lower))
+
+    def rsample_and_log_prob(self, sample_shape: Size | Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+        x = self.rsample(sample_shape)
+        return x, self.log_prob(x)
 
 
 class StratifiedMixture(GaussianMixture):
@@ -156,15 +175,15 @@ class StratifiedMixture(GaussianMixture):
         True
     """
 
+    sources: Tensor | None = None
+    """Index of the row of the data that each row for `initialize` repeats, `(N,)`; None if all are different rows."""
+
     def __init__(
-        self,
-        features: int,
-        cells: Mapping[int, Sequence[float] | FloatArray] | None = None,
-        components: int = N_COMPONENTS[-1],
+        self, features: int, cells: Mapping[int, Sequence[float] | FloatArray], components: int = N_COMPONENTS[-1]
     ) -> None:
-        super().__init__(features, components=components)
-        self.flows = torch.nn.ModuleList([BoxGaussian(features) for _ in range(components)])
-        self.cells = {position: np.asarray(ends, np.float64) for position, ends in (cells or {}).items()}
+        # Not that of `GaussianMixture`, which builds Gaussians without boxes.
+        FlowMixture.__init__(self, [BoxGaussian(features) for _ in range(check_count("components", components))])
+        self.cells = {position: np.asarray(ends, np.float64) for position, ends in cells.items()}
 
     @property
     def is_divided(self) -> bool:
@@ -175,7 +194,10 @@ class StratifiedMixture(GaussianMixture):
         """Set the components from data `(N, features)`."""
         gaussians = [cast(BoxGaussian, flow) for flow in self.flows]
         gaussians[0].initialize(x, c)
-        components = _fit_components(x.cpu().double().numpy(), self.cells, len(gaussians))
+        sources = np.arange(len(x)) if self.sources is None else self.sources.cpu().numpy()
+        self.sources = None
+        rows = _Rows.count(x.cpu().double().numpy(), sources)
+        components = _fit_components(rows, self.cells, len(gaussians))
         for gaussian, component in zip(gaussians, components, strict=False):
             moments = torch.from_numpy(component.mean), torch.from_numpy(component.covariance)
             gaussian.set_box(component.box, *moments, component.standard)
@@ -197,6 +219,33 @@ class _Component(NamedTuple):
     """Features of the box with several categories, each of which must keep its frequency, the width of its cell."""
 
 
+class _Rows(NamedTuple):
+    """Rows, some of which may be repeated: those with weights are drawn with replacement."""
+
+    x: FloatArray
+    """Features, `(N, features)`."""
+    sources: IntArray
+    """Index of the row that each row repeats, from 0 without gaps."""
+    n_repeats: IntArray
+    """Number of rows with the same source as each row."""
+
+    @classmethod
+    def count(cls, x: FloatArray, sources: IntArray) -> _Rows:
+        """Count the repeats of rows with the indices of their sources."""
+        _, first, inverse, counts = np.unique(sources, return_index=True, return_inverse=True, return_counts=True)
+        # In the order of their first rows, so that folds do not depend on the order of the data.
+        return cls(x, first.argsort().argsort()[inverse], counts[inverse])
+
+    def take(self, members: IntArray) -> _Rows:
+        """Some of the rows: all repeats of their sources."""
+        return _Rows(self.x[members], self.sources[members], self.n_repeats[members])
+
+    @property
+    def effective_size(self) -> float:
+        """Number of different rows that have as much information (Kish, 1965)."""
+        return len(self.x) ** 2 / float(self.n_repeats.sum())
+
+
 class _Group(NamedTuple):
     """Rows of some categories."""
 
@@ -205,12 +254,23 @@ class _Group(NamedTuple):
     box: dict[int, tuple[int, int]]
     """First and last category of each feature whose categories are divided."""
 
-    def list_others(self, features: int, position: int | None = None) -> list[int]:
+    def list_others(self, features: int, position: int) -> list[int]:
         """Features whose categories are not divided, apart from one."""
         return [k for k in range(features) if k not in self.box and k != position]
 
 
-def _fit_components(rows: FloatArray, cells: Mapping[int, FloatArray], max_components: int) -> list[_Component]:
+class _Cut(NamedTuple):
+    """Division of a group in two."""
+
+    gain: float
+    """Improvement of half the BIC; 0 if no division is better than none."""
+    position: int = -1
+    """Position of the feature with the categories."""
+    last: int = -1
+    """Last category of the first part."""
+
+
+def _fit_components(rows: _Rows, cells: Mapping[int, FloatArray], max_components: int) -> list[_Component]:
     """Gaussians of all groups of categories; none if there is only one group."""
     groups = _divide(rows, cells, max_components)
     if len(groups) == 1:
@@ -222,47 +282,50 @@ def _fit_components(rows: FloatArray, cells: Mapping[int, FloatArray], max_compo
             ends = [-math.inf, *cells[position].tolist(), math.inf]
             box[position] = ends[first], ends[last + 1]
         standard = [position for position, (first, last) in group.box.items() if first < last]
-        single = 1.0, rows[group.members].mean(0), covariance
-        share = len(group.members) / len(rows)
-        for weight, mean, inner in _fit_group(rows[group.members], max_components // len(groups)) or [single]:
+        members = rows.take(group.members)
+        single = 1.0, members.x.mean(0), covariance
+        share = len(group.members) / len(rows.x)
+        for weight, mean, inner in _fit_group(members, max_components // len(groups)) or [single]:
             components.append(_Component(weight * share, mean, inner, box, standard))
     return components
 
 
-def _divide(rows: FloatArray, cells: Mapping[int, FloatArray], max_groups: int) -> list[_Group]:
-    """Divide categories into groups while the BIC improves."""
-    codes = {position: np.searchsorted(ends, rows[:, position], side="right") for position, ends in cells.items()}
-    done: list[_Group] = []
-    waiting = [_Group(np.arange(len(rows)), {})]
-    while waiting:
-        group = waiting.pop(0)
-        cut = _find_cut(rows, codes, group) if len(done) + len(waiting) + 2 <= max_groups else None
-        if cut is None:
-            done.append(group)
-            continue
-        position, last = cut
-        is_left = codes[position][group.members] <= last
-        first, end = group.box.get(position, (0, len(cells[position])))
-        waiting.append(_Group(group.members[is_left], group.box | {position: (first, last)}))
-        waiting.append(_Group(group.members[~is_left], group.box | {position: (last + 1, end)}))
-    return done
+def _divide(rows: _Rows, cells: Mapping[int, FloatArray], max_groups: int) -> list[_Group]:
+    """Divide categories into groups while the BIC improves, where it improves most first."""
+    codes = {position: np.searchsorted(ends, rows.x[:, position], side="right") for position, ends in cells.items()}
+    groups = [_Group(np.arange(len(rows.x)), {})]
+    cuts = [_find_cut(rows, codes, groups[0])]
+    while len(groups) < max_groups:
+        k = int(np.argmax([cut.gain for cut in cuts]))
+        gain, position, last = cuts[k]
+        if gain <= 0:
+            break
+        members, box = groups[k]
+        is_left = codes[position][members] <= last
+        first, end = box.get(position, (0, len(cells[position])))
+        left = _Group(members[is_left], box | {position: (first, last)})
+        right = _Group(members[~is_left], box | {position: (last + 1, end)})
+        groups[k : k + 1] = [left, right]
+        cuts[k : k + 1] = [_find_cut(rows, codes, left), _find_cut(rows, codes, right)]
+    return groups
 
 
-def _find_cut(rows: FloatArray, codes: Mapping[int, IntArray], group: _Group) -> tuple[int, int] | None:
-    """The best division of a group in two: a feature, and the last category of the first part; None if none is better.
+def _find_cut(rows: _Rows, codes: Mapping[int, IntArray], group: _Group) -> _Cut:
+    """The best division of a group in two.
 
     The parts have different means and the same covariance, as in linear discriminant analysis. A division costs the BIC
     of a mean, and the logarithm of the number of possible divisions.
     """
-    n, n_features = len(group.members), rows.shape[1]
+    members = rows.take(group.members)
+    n, n_features = members.x.shape
     lasts = {position: np.unique(code[group.members])[:-1] for position, code in codes.items()}
     n_cuts = sum(map(len, lasts.values()))
-    best, best_gain = None, 0.0
+    best = _Cut(0.0)
     for position, last in lasts.items():
         others = group.list_others(n_features, position)
-        if not len(last) or not others or n <= 2 * n_features:
+        if not len(last) or not others or members.effective_size <= 2 * n_features:
             continue
-        u = rows[group.members][:, others]
+        u = members.x[:, others]
         u = u - u.mean(0)
         factor = np.linalg.cholesky(u.T @ u / n + MIN_VARIANCE * np.eye(len(others)))
         u = np.linalg.solve(factor, u.T)
@@ -271,49 +334,59 @@ def _find_cut(rows: FloatArray, codes: Mapping[int, IntArray], group: _Group) ->
         left = np.stack([np.cumsum(np.bincount(code, feature))[last] for feature in u])
         # Share of the determinant of the covariance that is due to the difference of the means.
         between = (left**2).sum(0) / (n_left * (n - n_left))
-        gain = -0.5 * n * np.log1p(-between.clip(max=1 - 1e-9)) - 0.5 * len(others) * math.log(n) - math.log(n_cuts)
-        if gain.max() > best_gain:
-            best, best_gain = (position, int(last[gain.argmax()])), float(gain.max())
+        # Number of different rows with which the means would be as precise; n if no row is repeated.
+        repeats = np.cumsum(np.bincount(code, members.n_repeats))
+        of_left, of_right = repeats[last], repeats[-1] - repeats[last]
+        size = n**2 / ((n - n_left) * of_left / n_left + n_left * of_right / (n - n_left))
+        gain = -0.5 * size * np.log1p(-between.clip(max=1 - 1e-9)) - 0.5 * len(others) * np.log(size) - math.log(n_cuts)
+        best = max(best, _Cut(float(gain.max()), position, int(last[gain.argmax()])), key=lambda cut: cut.gain)
     return best
 
 
-def _estimate_covariances(rows: FloatArray, groups: Sequence[_Group]) -> list[FloatArray]:
+def _estimate_covariances(rows: _Rows, groups: Sequence[_Group]) -> list[FloatArray]:
     """Covariance of each group, shrunk towards that of all by the number of rows that cross-validation selects.
 
     The more rows the prior has, the closer is quadratic discriminant analysis to the linear one (Friedman, 1989).
     """
-    folds = np.random.RandomState(0).permutation(len(rows)) % N_FOLDS
+    x = rows.x
+    # Repeats of a row are in one fold: otherwise the others would be a copy of what is held out.
+    folds = np.random.RandomState(0).permutation(int(rows.sources.max()) + 1)[rows.sources] % N_FOLDS
     scores = np.zeros(len(PRIOR_ROWS))
     for fold in range(N_FOLDS):
-        fitted = _shrink(rows, [group.members[folds[group.members] != fold] for group in groups])
+        fitted = _shrink(x, [group.members[folds[group.members] != fold] for group in groups])
         for group, (mean, covariances) in zip(groups, fitted, strict=True):
-            held_out = rows[group.members[folds[group.members] == fold]] - mean
+            held_out = x[group.members[folds[group.members] == fold]] - mean
             for i, covariance in enumerate(covariances):
                 factor = np.linalg.cholesky(covariance)
                 squares = (np.linalg.solve(factor, held_out.T) ** 2).sum()
                 scores[i] -= squares / 2 + len(held_out) * np.log(factor.diagonal()).sum()
     best = int(scores.argmax())
-    return [covariances[best] for _, covariances in _shrink(rows, [group.members for group in groups])]
+    return [covariances[best] for _, covariances in _shrink(x, [group.members for group in groups])]
 
 
-def _shrink(rows: FloatArray, parts: Sequence[IntArray]) -> list[tuple[FloatArray, list[FloatArray]]]:
+def _shrink(x: FloatArray, parts: Sequence[IntArray]) -> list[tuple[FloatArray, list[FloatArray]]]:
     """Mean of each part of the rows, and its covariance for each number of prior rows."""
-    means = [rows[part].mean(0) if len(part) else rows.mean(0) for part in parts]
-    scatters = [(rows[part] - mean).T @ (rows[part] - mean) for part, mean in zip(parts, means, strict=True)]
-    pooled = sum(scatters) / sum(map(len, parts)) + MIN_VARIANCE * np.eye(rows.shape[1])
+    means = [x[part].mean(0) if len(part) else x.mean(0) for part in parts]
+    scatters = [(x[part] - mean).T @ (x[part] - mean) for part, mean in zip(parts, means, strict=True)]
+    pooled = sum(scatters) / sum(map(len, parts))
+    minimum = MIN_VARIANCE * np.eye(x.shape[1])
     return [
-        (mean, [(scatter + prior * pooled) / (len(part) + prior) for prior in PRIOR_ROWS])
+        (mean, [(scatter + prior * pooled) / (len(part) + prior) + minimum for prior in PRIOR_ROWS])
         for part, mean, scatter in zip(parts, means, scatters, strict=True)
     ]
 
 
-def _fit_group(rows: FloatArray, max_components: int) -> list[tuple[float, FloatArray, FloatArray]]:
+def _fit_group(rows: _Rows, max_components: int) -> list[tuple[float, FloatArray, FloatArray]]:
     """Weights, means and covariances of several Gaussians of a group, by the BIC; none if one is better."""
-    largest = min(max_components, len(rows) // (ROWS_PER_FEATURE * (rows.shape[1] + 1)))
+    size, n_features = rows.effective_size, rows.x.shape[1]
+    largest = min(max_components, size / (ROWS_PER_FEATURE * (n_features + 1)))
     best, best_bic = None, math.inf
     for count in (count for count in N_COMPONENTS if count <= largest):
-        mixture = fit_gaussians(count, rows)
-        if (bic := float(mixture.bic(rows))) >= best_bic:
+        mixture = fit_gaussians(count, rows.x)
+        # The method `bic` of scikit-learn would count repeated rows as new ones.
+        n_parameters = count * (1 + n_features + n_features * (n_features + 1) // 2) - 1
+        bic = -2 * size * float(mixture.score(rows.x)) + n_parameters * math.log(size)
+        if bic >= best_bic:
             break
         best, best_bic = mixture, bic
     if best is None or best.n_components == 1:

@@ -194,18 +194,21 @@ class RowSource:
         fits = self.rows.n_bytes <= MAX_DEVICE_BYTES and (has_double(self.device) or not isinstance(self.rows.x, Cells))
         return self.rows.to(self.device) if fits else self.rows
 
-    def take_initial(self, count: int) -> Rows:
-        """Random rows for data-dependent initialisation: the order of a table may have a meaning, such as time.
+    def take_initial(self, count: int) -> tuple[Rows, Tensor]:
+        """Random rows for data-dependent initialisation, and their indices.
 
-        Rows with weights are drawn with replacement, in proportion to these.
+        They are random because the order of a table may have a meaning, such as time. Rows with weights are drawn with
+        replacement, in proportion to these.
         """
         if self.rows.weight is None or (self.rows.weight == self.rows.weight[0]).all():
-            return self.rows.take(Permutation(len(self.rows), self.seed).take(0, count))
+            index = Permutation(len(self.rows), self.seed).take(0, count)
+            return self.rows.take(index), index
         # torch.multinomial takes at most 2^24 rows
         generator = torch.Generator().manual_seed(self.seed)
         cumulative = self.rows.weight.double().cumsum(0)
         u = torch.rand(min(count, len(self.rows)), dtype=torch.double, generator=generator) * cumulative[-1]
-        return self.rows.take(torch.searchsorted(cumulative, u, right=True).clamp(max=len(self.rows) - 1))
+        index = torch.searchsorted(cumulative, u, right=True).clamp(max=len(self.rows) - 1)
+        return self.rows.take(index), index
 
     def iter_batches(self, steps: range) -> Iterator[Rows]:
         """Yield the batch of each step."""
@@ -240,11 +243,11 @@ class StreamSource:
         self.next_batch = next_batch
         self._peeked: Rows | None = None
 
-    def take_initial(self, count: int) -> Rows:
-        """The first batch, for data-dependent initialisation; training sees it again."""
+    def take_initial(self, count: int) -> tuple[Rows, Tensor]:
+        """The first batch, for data-dependent initialisation, and the indices of its rows; training sees it again."""
         self._peeked = as_rows("data()", self.next_batch())
         self._peeked.check("data()")
-        return self._peeked
+        return self._peeked, torch.arange(len(self._peeked))
 
     def iter_batches(self, steps: range) -> Iterator[Rows]:
         """Yield the next batch for each step."""

@@ -40,6 +40,14 @@ def make_table() -> pd.DataFrame:
     return table
 
 
+def make_payments() -> pd.DataFrame:
+    """A table with a category on which the distribution of a number depends."""
+    rng = np.random.default_rng(3)
+    currency = rng.choice(["EUR", "JPY", "USD"], N_ROWS, p=[0.55, 0.15, 0.3])
+    scale = pd.Series(currency).map({"EUR": 40.0, "JPY": 5_000.0, "USD": 400.0})
+    return pd.DataFrame({"amount": scale * rng.lognormal(sigma=0.6, size=N_ROWS), "currency": currency})
+
+
 def to_records(table: pd.DataFrame) -> list[dict[str, object]]:
     """Rows as JSON, with all digits; missing values are null."""
     text = table.assign(**{name: table[name].astype(str) for name in table.select_dtypes("datetime")})
@@ -154,6 +162,7 @@ def main(folder: Path) -> None:
     save_density(folder, "table-nsf", numbers, [], flow="nsf", flow_options=hidden | {"bins": 4})
     save_density(folder, "table-maf", numbers, ["count"], flow="maf", flow_options=hidden | {"randperm": True})
     save_density(folder, "table-realnvp", numbers, [], flow="realnvp", flow_options=hidden)
+    save_density(folder, "table-strata", make_payments(), [], flow_options=SMALL, members=["plain", "strata"])
     save_estimators(folder, table)
     torch.manual_seed(0)
     save_flow(folder, "elf", elflow.ELF(3, 2, **SMALL))

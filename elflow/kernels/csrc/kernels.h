@@ -92,7 +92,8 @@ struct Layer {
   const Linear* linear;
 };
 
-// A flow, after an optional triangular map: y = scale (u + L u), u = x[order] - loc - B c. Its density is zero outside a box.
+// A flow, after an optional triangular map: y = scale (u + L u), u = x[order] - loc - B c. Its density is zero
+// outside a box.
 struct Member {
   double constant;  // the logarithm of its weight and of everything that does not depend on the row
   const double *box_lower, *box_upper;  // null without a box

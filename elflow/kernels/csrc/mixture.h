@@ -277,7 +277,9 @@ static inline void score_tiles(const Mixture& m, const RowBatch& rows, Span rang
     for (int r = 0; r < tile_rows && begin + r < range.end; ++r) {
       const int v = r / lanes;
       const vec log_density = largest[v] + log(total[v]);
-      rows.log_density[begin + r] = sums.usable[v][r % lanes] ? log_density[r % lanes] : __builtin_nan("");
+      // A row outside the boxes of all members has the lowest finite number so far.
+      const double value = largest[v][r % lanes] > -__DBL_MAX__ ? log_density[r % lanes] : -__builtin_inf();
+      rows.log_density[begin + r] = sums.usable[v][r % lanes] ? value : __builtin_nan("");
     }
   }
 }

@@ -293,8 +293,9 @@ class MixtureProgram {
       }
       const bool has_box = !member.box_lower.empty();
       views_.push_back({member.constant, has_box ? member.box_lower.data() : nullptr,
-                        has_box ? member.box_upper.data() : nullptr, member.order.empty() ? nullptr : member.order.data(), member.loc.data(),
-                        member.lower.data(), member.scale.data(), member.coefficients.data(),
+                        has_box ? member.box_upper.data() : nullptr,
+                        member.order.empty() ? nullptr : member.order.data(), member.loc.data(), member.lower.data(),
+                        member.scale.data(), member.coefficients.data(),
                         static_cast<std::int64_t>(member.views.size()), member.views.data()});
     }
     mixture_.members = static_cast<std::int64_t>(views_.size()), mixture_.member = views_.data();

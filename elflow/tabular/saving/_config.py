@@ -138,6 +138,8 @@ def check_config(density: type[FlowDensity], config: dict[str, Any], n_values: i
     _check_types(density, parameters, "config.parameters")
     mixture = {name: value for name, value in options.items() if name in MIXTURE_OPTIONS}
     check_json(mixture, MixtureOptions, "config.fitted.options_")
+    if "strata" not in mixture and any(name == "strata" for _, name in mixture["members"]):
+        raise ValueError("config.fitted.options_ has no entry strata, which its members need")
     arguments = {name: value for name, value in options.items() if name not in MIXTURE_OPTIONS}
     check_options(parameters["flow"], arguments, "config.fitted.options_")
     check_integers(options, n_values, "config.fitted.options_")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from elflow._model_file import ModelFile, fill_module, write_model
 from elflow.tabular.drift._queries import check_held_out
 from elflow.tabular.fitting._row_hashes import RowHashes
+from elflow.tabular.saving._boxes import check_boxes
 from elflow.tabular.saving._config import check_config, set_config
 from elflow.tabular.saving._known_scores import check_schemas
 
@@ -60,5 +61,6 @@ def read_density(kind: type[D], file: ModelFile) -> D:
     fill_module(density.model_, tensors, file.version)
     density.model_.double()  # files are in single precision, scores in double
     check_schemas(density)
+    check_boxes(density.model_, density.schema_)
     density.held_out_ = check_held_out(file.held_out, density.schema_, density.context_schema_)
     return density
