@@ -196,7 +196,7 @@ class StratifiedMixture(GaussianMixture):
         gaussians[0].initialize(x, c)
         sources = np.arange(len(x)) if self.sources is None else self.sources.cpu().numpy()
         self.sources = None
-        rows = _Rows.count(x.cpu().double().numpy(), sources)
+        rows = _Rows.from_sources(x.cpu().double().numpy(), sources)
         components = _fit_components(rows, self.cells, len(gaussians))
         for gaussian, component in zip(gaussians, components, strict=False):
             moments = torch.from_numpy(component.mean), torch.from_numpy(component.covariance)
@@ -230,7 +230,7 @@ class _Rows(NamedTuple):
     """Number of rows with the same source as each row."""
 
     @classmethod
-    def count(cls, x: FloatArray, sources: IntArray) -> _Rows:
+    def from_sources(cls, x: FloatArray, sources: IntArray) -> _Rows:
         """Count the repeats of rows with the indices of their sources."""
         _, first, inverse, counts = np.unique(sources, return_index=True, return_inverse=True, return_counts=True)
         # In the order of their first rows, so that folds do not depend on the order of the data.

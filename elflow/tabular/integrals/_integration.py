@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp, ndtr, ndtri
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ from elflow.flows.strata import BoxGaussian
 from elflow.flows.whitening import Gaussian, TriangularTransform
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular.integrals._lines import Lines
+from elflow.tabular.integrals._normal import log_interval, truncated_quantile
 from elflow.tabular.integrals._precision import N_CHECKED, choose_precision
 from elflow.tabular.integrals._quick_integration import MAX_ERROR, MAX_ROUNDS, N_NEW, N_PIECES, QuickIntegrator
 
@@ -242,9 +244,19 @@ class _Normals(NamedTuple):
         parts = [torch.cat(parts).T.numpy() for parts in (means, scales, log_masses)]
         return cls(*parts, *np.array(ends).T)
 
+    @property
+    def is_bounded(self) -> NDArray[np.bool_]:
+        """Whether each normal is truncated, `(K,)`."""
+        is_bounded: NDArray[np.bool_] = (self.lower > -math.inf) | (self.upper < math.inf)
+        return is_bounded
+
     def place_knots(self, shares: FloatArray) -> FloatArray:
         """Points `(N, knots)` close to the quantiles of mixtures of the normals, with shares `(N, K)`."""
         points = self.mean[..., None] + self.scale[..., None] * ndtri(REFINED_QUANTILES)
+        for k in np.flatnonzero(self.is_bounded):
+            ends = ((end - self.mean[:, [k]]) / self.scale[:, [k]] for end in (self.lower[k], self.upper[k]))
+            u, *ends = torch.broadcast_tensors(torch.from_numpy(REFINED_QUANTILES), *map(torch.from_numpy, ends))
+            points[:, k] = self.mean[:, [k]] + self.scale[:, [k]] * truncated_quantile(u, *ends).numpy()
         points = points.clip(self.lower[:, None], self.upper[:, None]).reshape(len(shares), -1)
         weights = (shares[..., None] * np.gradient(REFINED_QUANTILES)).reshape(points.shape)
         order = np.argsort(points, 1, kind="stable")
@@ -258,10 +270,14 @@ class _Normals(NamedTuple):
         """Sum of the cumulative distributions at points of each row, `(N, M)`, times their shares, `(N, K)`."""
         total = np.zeros_like(points)
         for k in range(shares.shape[1]):
-            ends = self.lower[k], self.upper[k]
-            inside = points.clip(*ends) if np.isfinite(ends).any() else points
-            value, low, high = (ndtr((z - self.mean[:, [k]]) / self.scale[:, [k]]) for z in (inside, *ends))
-            total += shares[:, [k]] * (value - low) / np.maximum(high - low, 1e-300)
+            value, low, high = (
+                (z - self.mean[:, [k]]) / self.scale[:, [k]] for z in (points, self.lower[k], self.upper[k])
+            )
+            if not self.is_bounded[k]:
+                total += shares[:, [k]] * ndtr(value)
+                continue
+            low, value, high = map(torch.from_numpy, (low, value.clip(low, high), high))
+            total += shares[:, [k]] * (log_interval(low, value) - log_interval(low, high)).exp().numpy()
         return total
 
 
@@ -285,8 +301,8 @@ def _measure_box(member: Gaussian, lines: Lines, mean: Tensor, scale: Tensor) ->
         return 0.0
     is_outside = (lines.z < member.lower) | (lines.z >= member.upper)
     is_outside[..., lines.position] = False
-    low, high = (torch.special.ndtr((end - mean) / scale) for end in _find_ends(member, lines.position))
-    return torch.where(is_outside.any(-1), -math.inf, (high - low).log() - member.log_box)
+    low, high = ((end - mean) / scale for end in _find_ends(member, lines.position))
+    return torch.where(is_outside.any(-1), -math.inf, log_interval(low, high) - member.log_box)
 
 
 def _mix(parts: list[Distributions], normals: _Normals | None) -> Distributions:
