@@ -202,6 +202,7 @@ def test_report(folder, tmp_path):
         "Gain over",
         "Worst column",
         "Worst pair",
+        "Worst group",
         "Worst tail",
         "Calibration",
         "Two-sample test",

@@ -27,6 +27,7 @@ from elflow.report._anomalies import ODD_PROBABILITY
 from elflow.report._compare import compare_marginal, select_dependent
 from elflow.report._correlations import Correlations, compare_correlations
 from elflow.report._format import format_number
+from elflow.report._groups import compare_groups
 from elflow.report._page import render_page
 from elflow.report._pit import Pit
 from elflow.report._plots import STYLE, draw_histogram
@@ -715,6 +716,41 @@ def test_bad_input(table, density, tmp_path):
         report.write(density, table, tmp_path / "none" / "report.html")
     assert path.read_text() == "before"
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_small_groups_are_judged(written):
+    """A category of 5 % takes values of the others in a third of the samples, which columns and correlations hide."""
+    rng = np.random.default_rng(0)
+    kind, sampled_kind = ((rng.random(count) < 0.05).astype(float) for count in (900, 4000))
+    kinds = Column("currency", "category", kind, sampled_kind, ("EUR", "JPY"))
+    real = rng.lognormal(4 + 4.6 * kind, 0.7)
+    leaks = (rng.random(4000) < 0.35) & (sampled_kind == 1)
+    good = Column("amount", "continuous", real, rng.lognormal(4 + 4.6 * sampled_kind, 0.7))
+    bad = Column("amount", "continuous", real, rng.lognormal(4 + 4.6 * np.where(leaks, 0, sampled_kind), 0.7))
+
+    def judge_groups(*columns):
+        return verdict_on("Worst group", dataclasses.replace(written[0], groups=compare_groups(columns)))
+
+    assert judge_groups(good, kinds).level == "good"
+    verdict = judge_groups(bad, kinds)
+    assert verdict.level == "poor"
+    assert verdict.reading.startswith("amount where currency is JPY: samples do not reproduce")
+    pair = dataclasses.replace(written[0], correlations=compare_correlations([bad, kinds]))
+    assert verdict_on("Worst pair", pair).level == "good"
+    assert judge_groups(kinds).level == judge_groups(good).level == ""
+
+
+def test_groups_rarely_differ_by_chance():
+    """p-values of samples with the distribution of the real rows, in groups of 30 rows: at most 5 % are below 5 %."""
+    rng = np.random.default_rng(0)
+    p_values = []
+    for _ in range(100):
+        codes, sampled = rng.integers(0, 10, 300).astype(float), rng.integers(0, 10, 2000).astype(float)
+        kinds = Column("kind", "category", codes, sampled, tuple("abcdefghij"))
+        numbers = Column("x", "continuous", rng.normal(size=300), rng.normal(size=2000))
+        p_values += [group.p_value for group in compare_groups([kinds, numbers])]
+    assert len(p_values) > 800
+    assert np.mean(np.array(p_values) < 0.05) < 0.06
 
 
 def test_tails_of_groups_are_judged(written):

@@ -7,21 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
+from elflow.report._groups import iter_groups, select_groupings, select_numbers
 from elflow.report._tables import Column
 
 __all__ = ["Tail", "compare_tails"]
 
-Floats = NDArray[np.float64]
-
 TAIL_SHARE = 0.02
 """Share of the values in a tail. With fewer, hundreds of rows show no difference."""
-MIN_REAL_ROWS, MIN_SAMPLED_ROWS = 20, 50
-"""Minimum number of real and of sampled rows of a category."""
-MAX_NUMBERS, MAX_GROUPINGS, MAX_LABELS = 16, 8, 30
-"""Maximum number of columns of numbers, of columns of categories, and of categories of a column."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +54,7 @@ def compare_tails(columns: Sequence[Column]) -> tuple[Tail, ...]:
         >>> upper.is_upper, upper.ratio > 3, upper.p_value < 1e-3
         (True, True, True)
     """
-    numbers = [column for column in columns if column.kind in ("continuous", "integer")][:MAX_NUMBERS]
-    labels = [column for column in columns if column.has_labels and len(column.labels) <= MAX_LABELS]
-    cases = itertools.product(numbers, [None, *labels[:MAX_GROUPINGS]], (False, True))
+    cases = itertools.product(select_numbers(columns), [None, *select_groupings(columns)], (False, True))
     return tuple(tail for case in cases if (tail := _compare_tail(*case)) is not None)
 
 
@@ -71,7 +63,8 @@ def _compare_tail(column: Column, given: Column | None, is_upper: bool) -> Tail 
     sign = 1.0 if is_upper else -1.0
     n_real = n_sampled = 0
     totals = np.zeros(2)
-    for real, sampled in _split_by_label(sign * column.real, sign * column.sampled, given):
+    for _, real, sampled in iter_groups(column, given):
+        real, sampled = sign * real, sign * sampled
         both = np.concatenate([real, sampled])
         threshold = np.quantile(both, 1 - TAIL_SHARE)
         n_real += int((real > threshold).sum())
@@ -83,14 +76,3 @@ def _compare_tail(column: Column, given: Column | None, is_upper: bool) -> Tail 
     below, above = stats.binom.cdf([n_real, n_real - 1], n_real + n_sampled, share)
     p_value = min(1.0, 2 * min(below, 1 - above))
     return Tail(column.name, "" if given is None else given.name, is_upper, n_real, n_sampled, share, float(p_value))
-
-
-def _split_by_label(real: Floats, sampled: Floats, given: Column | None) -> list[tuple[Floats, Floats]]:
-    """Real and sampled values of each category that has enough of both, none of them missing."""
-    if given is None:
-        parts = [(real, sampled)]
-    else:
-        codes = range(len(given.labels))
-        parts = [(real[given.real == code], sampled[given.sampled == code]) for code in codes]
-    present = [(a[~np.isnan(a)], b[~np.isnan(b)]) for a, b in parts]
-    return [(a, b) for a, b in present if len(a) >= MIN_REAL_ROWS and len(b) >= MIN_SAMPLED_ROWS]

@@ -15,6 +15,7 @@ from elflow._checks import check_count
 from elflow.report._anomalies import Anomaly, Reason, find_anomalies
 from elflow.report._compare import SIGNIFICANCE, Marginal, compare_marginal, select_dependent
 from elflow.report._correlations import Correlations, compare_correlations
+from elflow.report._groups import Group, compare_groups
 from elflow.report._memorization import measure_memorization
 from elflow.report._pit import Pit, pits
 from elflow.report._scores import Score, compare_with_baselines, make_score, standard_error, subtract_means
@@ -29,6 +30,7 @@ __all__ = [
     "Column",
     "Correlations",
     "Findings",
+    "Group",
     "Marginal",
     "Pit",
     "Reason",
@@ -117,6 +119,8 @@ class Findings:
     """Indices of the columns with the strongest dependence."""
     pits: tuple[Pit, ...]
     correlations: Correlations
+    groups: tuple[Group, ...]
+    """Columns of numbers within each category of the other columns."""
     tails: tuple[Tail, ...]
     """Both tails of the columns of numbers, overall and given categories."""
     anomalies: tuple[Anomaly, ...]
@@ -236,6 +240,7 @@ def measure(
         paired=select_dependent(columns, MAX_PAIRED_COLUMNS),
         pits=_transform_columns(est, columns, take_rows(X, judged), take_rows(context, judged), random_state),
         correlations=compare_correlations(columns[:MAX_CORRELATED_COLUMNS]),
+        groups=compare_groups(columns),
         tails=compare_tails(columns),
         anomalies=find_anomalies(est, log_density, used, real, columns, context),
         two_sample=two_sample,

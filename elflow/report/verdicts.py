@@ -26,6 +26,10 @@ MARGINAL_LIMITS = (0.03, 0.1)
 """For the distance between the real and the sampled distribution of a column, if chance does not explain it."""
 CORRELATION_LIMITS = (0.05, 0.15)
 """For the difference between a real and a sampled rank correlation, if chance does not explain it."""
+GROUP_LIMITS = (0.1, 0.25)
+"""For the distance between real and sampled values of a column within a category, if chance does not explain it."""
+GROUP_SIGNIFICANCE = 0.01
+"""p-value, for all categories and columns together, up to which sampled values differ from real ones."""
 TAIL_LIMITS = (1.5, 3.0)
 """For the ratio of the shares of sampled and of real values in a tail, or its inverse, if it is not due to chance."""
 TAIL_SIGNIFICANCE = 0.01
@@ -61,8 +65,8 @@ class Verdict:
 
 
 def judge(found: Findings) -> tuple[Verdict, ...]:
-    """Rate log-likelihood, gain over baselines, the worst column, pair and tail, calibration, samples, memorization,
-    inverse.
+    """Rate log-likelihood, gain over baselines, the worst column, pair, group and tail, calibration, samples,
+    memorization, inverse.
 
     Memorization is rated only if the table has training rows and others.
 
@@ -75,13 +79,14 @@ def judge(found: Findings) -> tuple[Verdict, ...]:
         >>> [verdict.title for verdict in judge(found)][:3]
         ['Held-out log-likelihood', 'Gain over the best baseline', 'Worst column']
         >>> [verdict.title for verdict in judge(found)][3:]
-        ['Worst pair', 'Worst tail', 'Calibration', 'Two-sample test', 'Inverse residual']
+        ['Worst pair', 'Worst group', 'Worst tail', 'Calibration', 'Two-sample test', 'Inverse residual']
     """
     return (
         _judge_likelihood(found),
         _judge_gain(found),
         _judge_marginals(found),
         _judge_correlations(found),
+        _judge_groups(found),
         _judge_tails(found),
         _judge_calibration(found),
         _judge_samples(found),
@@ -214,6 +219,24 @@ def _judge_correlations(found: Findings) -> Verdict:
         "poor": f"{names}: {values}. Samples do not reproduce this dependence.",
     }[level]
     return Verdict(title, value, unit, level, reading)
+
+
+def _judge_groups(found: Findings) -> Verdict:
+    title, unit = "Worst group", "difference of real and sampled values in a category"
+    if not found.groups:
+        return Verdict(title, "none", unit, "", "No category has enough rows and a column of numbers beside it.")
+    worst = min(found.groups, key=lambda group: (group.p_value, -group.distance))
+    is_chance = worst.p_value * len(found.groups) >= GROUP_SIGNIFICANCE
+    level = "good" if is_chance else _rate(worst.distance, GROUP_LIMITS)
+    name = f"{to_printable(worst.name)} where {to_printable(worst.given)} is {to_printable(worst.label)}"
+    reading = {
+        "good": f"{name}: a small difference.",
+        "fair": f"{name}: samples reproduce the values of this group only roughly.",
+        "poor": f"{name}: samples do not reproduce the values of this group; do not rely on answers about it.",
+    }[level]
+    if is_chance:
+        reading = f"{name}: chance explains it; the group has {worst.n_real:,} rows."
+    return Verdict(title, f"{worst.distance:.0%}", unit, level, reading)
 
 
 def _judge_tails(found: Findings) -> Verdict:

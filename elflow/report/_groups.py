@@ -1,0 +1,89 @@
+"""Columns of numbers within each category: whether sampled values are distributed like real ones there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from elflow.report._tables import Column
+
+__all__ = ["Group", "compare_groups", "iter_groups", "select_groupings", "select_numbers"]
+
+Floats = NDArray[np.float64]
+
+MIN_REAL_ROWS, MIN_SAMPLED_ROWS = 20, 50
+"""Minimum number of real and of sampled rows of a category."""
+MAX_NUMBERS, MAX_GROUPINGS, MAX_LABELS = 16, 8, 30
+"""Maximum number of columns of numbers, of columns of categories, and of categories of a column."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Real and sampled values of one column in the rows of one category."""
+
+    name: str
+    given: str
+    """Column of the category."""
+    label: str
+    """The category."""
+    n_real: int
+    """Number of real rows of the category."""
+    distance: float
+    """Kolmogorov-Smirnov distance of real and sampled values, from 0 to 1."""
+    p_value: float
+    """Probability of a distance at least as large by chance."""
+
+
+def compare_groups(columns: Sequence[Column]) -> tuple[Group, ...]:
+    """Compare all columns of numbers within each category of the other columns.
+
+    A category of few rows can have quite another distribution while columns and rank correlations agree.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> kind = np.repeat([0.0, 1.0], [950, 50])
+        >>> kinds = Column("kind", "category", kind, kind, ("a", "b"))
+        >>> x = Column("x", "continuous", rng.normal(size=1000) + 9 * kind, rng.normal(size=1000) + 4 * kind)
+        >>> worst = max(compare_groups([kinds, x]), key=lambda group: group.distance)
+        >>> worst.label, worst.distance > 0.9, worst.p_value < 1e-6
+        ('b', True, True)
+    """
+    found = []
+    for column in select_numbers(columns):
+        for given in select_groupings(columns):
+            for label, real, sampled in iter_groups(column, given):
+                distance, p_value = stats.ks_2samp(real, sampled, method="asymp")
+                found.append(Group(column.name, given.name, label, len(real), float(distance), float(p_value)))
+    return tuple(found)
+
+
+def select_numbers(columns: Sequence[Column]) -> list[Column]:
+    """Columns of numbers that are compared."""
+    return [column for column in columns if column.kind in ("continuous", "integer")][:MAX_NUMBERS]
+
+
+def select_groupings(columns: Sequence[Column]) -> list[Column]:
+    """Columns whose categories are groups of rows."""
+    return [column for column in columns if column.has_labels and len(column.labels) <= MAX_LABELS][:MAX_GROUPINGS]
+
+
+def iter_groups(column: Column, given: Column | None) -> Iterator[tuple[str, Floats, Floats]]:
+    """Each category that has enough rows, with its real and its sampled values, none of them missing.
+
+    Without a column of categories, all rows are one group, whose name is empty.
+    """
+    if given is None:
+        parts = [("", column.real, column.sampled)]
+    else:
+        parts = [
+            (label, column.real[given.real == code], column.sampled[given.sampled == code])
+            for code, label in enumerate(given.labels)
+        ]
+    for label, real, sampled in parts:
+        real, sampled = real[~np.isnan(real)], sampled[~np.isnan(sampled)]
+        if len(real) >= MIN_REAL_ROWS and len(sampled) >= MIN_SAMPLED_ROWS:
+            yield label, real, sampled
