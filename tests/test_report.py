@@ -719,14 +719,17 @@ def test_bad_input(table, density, tmp_path):
 
 
 def test_small_groups_are_judged(written):
-    """A category of 5 % takes values of the others in a third of the samples, which columns and correlations hide."""
+    """A category of 5 % takes values of the others in 40 % of the samples, which columns and correlations hide."""
     rng = np.random.default_rng(0)
-    kind, sampled_kind = ((rng.random(count) < 0.05).astype(float) for count in (900, 4000))
+    kind, sampled_kind = ((rng.random(count) < 0.05).astype(float) for count in (900, 9000))
     kinds = Column("currency", "category", kind, sampled_kind, ("EUR", "JPY"))
-    real = rng.lognormal(4 + 4.6 * kind, 0.7)
-    leaks = (rng.random(4000) < 0.35) & (sampled_kind == 1)
-    good = Column("amount", "continuous", real, rng.lognormal(4 + 4.6 * sampled_kind, 0.7))
-    bad = Column("amount", "continuous", real, rng.lognormal(4 + 4.6 * np.where(leaks, 0, sampled_kind), 0.7))
+    real = np.where(rng.random(900) < 0.3, 0.0, rng.lognormal(4 + 4.6 * kind, 0.7))
+    leaks = (rng.random(9000) < 0.4) & (sampled_kind == 1)
+    is_zero = rng.random(9000) < 0.3
+    right, wrong = (
+        rng.lognormal(4 + 4.6 * of_kind, 0.7) for of_kind in (sampled_kind, np.where(leaks, 0, sampled_kind))
+    )
+    good, bad = (Column("amount", "continuous", real, np.where(is_zero, 0.0, amounts)) for amounts in (right, wrong))
 
     def judge_groups(*columns):
         return verdict_on("Worst group", dataclasses.replace(written[0], groups=compare_groups(columns)))

@@ -235,7 +235,7 @@ def _judge_groups(found: Findings) -> Verdict:
         "poor": f"{name}: samples do not reproduce the values of this group; do not rely on answers about it.",
     }[level]
     if is_chance:
-        reading = f"{name}: chance explains it; the group has {worst.n_real:,} rows."
+        reading = f"{name}: chance explains it; the group has {worst.n_real:,} values."
     return Verdict(title, f"{worst.distance:.0%}", unit, level, reading)
 
 
