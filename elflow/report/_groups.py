@@ -19,7 +19,6 @@ MIN_REAL_ROWS, MIN_SAMPLED_ROWS = 20, 50
 """Minimum number of real and of sampled rows of a category."""
 MAX_NUMBERS, MAX_GROUPINGS, MAX_LABELS = 16, 8, 30
 """Maximum number of columns of numbers, of columns of categories, and of categories of a column."""
-
 MAX_ATOM_SHARE = 0.05
 """Share of the real rows above which a value is left out of the comparison of groups."""
 
@@ -38,7 +37,7 @@ class Group:
     distance: float
     """Largest difference of the shares of real and of sampled values up to a threshold, from 0 to 1."""
     p_value: float
-    """Probability of a distance at least as large by chance."""
+    """Probability of a difference as significant by chance, at any of the thresholds."""
 
 
 def compare_groups(columns: Sequence[Column]) -> tuple[Group, ...]:
