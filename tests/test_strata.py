@@ -193,7 +193,8 @@ def test_weights_do_not_make_a_member_overfit():
     options = {"transforms": 1, "hidden_features": (16,)}
     density = elflow.FlowDensity(max_steps=20, random_state=0, flow_options=options)
     density.fit(table, sample_weight=np.where(kind == "r", 20.0, 1.0))
-    assert dict(density.members_)["strata"] > 0.3
+    # It would have no weight if it had taken repeated rows for new ones. The flows have groups of their own.
+    assert dict(density.members_)["strata"] > 0.2
 
 
 @pytest.mark.slow

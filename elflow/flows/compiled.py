@@ -17,6 +17,7 @@ from zuko.nn import MaskedLinear
 from elflow._checks import check_rows
 from elflow.activations import FELU
 from elflow.flows.elf import MAX_LOG_SCALE, MaskedELFTransform
+from elflow.flows.group_norm import Grouped, GroupNorm
 from elflow.flows.layered import LayeredFlow
 from elflow.flows.mixture import FlowMixture
 from elflow.flows.strata import BoxGaussian
@@ -90,8 +91,8 @@ _programs: WeakKeyDictionary[nn.Module, tuple[Weights, Any]] = WeakKeyDictionary
 def compile_density(flow: nn.Module) -> CompiledDensity | None:
     """Compile a flow in evaluation mode and double precision for fast log-densities on a CPU.
 
-    The kernel supports mixtures of `ELF`, `Whitened`, `Gaussian` and `BoxGaussian` in the bump parametrisation. Its
-    copy of the weights is stored until one of them changes.
+    The kernel supports mixtures of `ELF`, `Whitened`, `Grouped`, `Gaussian` and `BoxGaussian` in the bump
+    parametrisation. Its copy of the weights is stored until one of them changes.
 
     Arguments:
         flow: The flow.
@@ -145,13 +146,18 @@ class _UnsupportedError(Exception):
 def _compile(flow: nn.Module) -> tuple[Any, int, int]:
     """The program of a flow, and its numbers of features and of context features."""
     members = list(_iter_members(flow, 0.0))
-    features, context = {_count_features(*member[2:]) for member in members}.pop()
+    features, context = {_count_features(*member[3:]) for member in members}.pop()
     program = native.extension.Mixture(features, context)
-    for log_weight, box, whitening, layers in members:
+    for log_weight, box, norm, whitening, layers in members:
         constant = log_weight - features / 2 * math.log(2 * math.pi)
         program.add_member(constant + _sum_constants(whitening, layers))
         if box is not None:
             program.add_box(_to_array(box.lower), _to_array(box.upper))
+        if norm is not None:
+            log_scale = -norm.log_scale
+            parts = map(_to_array, (norm.lower, norm.upper, norm.loc, log_scale.exp(), log_scale))
+            gate = norm.gate.to(torch.int32).numpy()
+            program.add_groups(*parts, gate, _to_array(norm.gate_lower), _to_array(norm.gate_upper))
         if whitening is not None:
             loc, lower, log_scale, coefficients = whitening.compute_parts()
             order = np.array(whitening.order, np.int32)
@@ -165,27 +171,31 @@ def _compile(flow: nn.Module) -> tuple[Any, int, int]:
     return program, features, context
 
 
-Member = tuple[float, BoxGaussian | None, Whitening | None, list[ActNorm | MaskedELFTransform]]
+Member = tuple[float, BoxGaussian | None, GroupNorm | None, Whitening | None, list[ActNorm | MaskedELFTransform]]
 
 
-def _iter_members(flow: nn.Module, log_weight: float, whitening: Whitening | None = None) -> Iterator[Member]:
-    """The logarithm of its weight, the box, the linear layer and the other layers of each member of nested mixtures."""
+def _iter_members(
+    flow: nn.Module, log_weight: float, norm: GroupNorm | None = None, whitening: Whitening | None = None
+) -> Iterator[Member]:
+    """The logarithm of its weight, the box and all layers of each member of nested mixtures."""
     if isinstance(flow, FlowMixture) and whitening is None:
         for member, weight in zip(flow.flows, flow.log_weights.tolist(), strict=True):
             if weight > -math.inf:
-                yield from _iter_members(member, log_weight + weight)
-    elif isinstance(flow, BoxGaussian) and whitening is None:
-        yield log_weight - float(flow.log_box), flow, flow.whitening, []
+                yield from _iter_members(member, log_weight + weight, norm)
+    elif isinstance(flow, Grouped) and norm is None and whitening is None:
+        yield from _iter_members(flow.flow, log_weight, flow.norm)
+    elif isinstance(flow, BoxGaussian) and norm is None and whitening is None:
+        yield log_weight - float(flow.log_box), flow, None, flow.whitening, []
     elif isinstance(flow, Gaussian) and whitening is None:
-        yield log_weight, None, flow.whitening, []
+        yield log_weight, None, norm, flow.whitening, []
     elif isinstance(flow, Whitened) and whitening is None:
-        yield from _iter_members(flow.flow, log_weight, flow.whitening)
+        yield from _iter_members(flow.flow, log_weight, norm, flow.whitening)
     elif isinstance(flow, LayeredFlow):
         layers = list(flow.transform.transforms)
         normal = flow.base().base_dist
         if not (normal.loc == 0).all() or not (normal.scale == 1).all() or not all(map(_is_supported, layers)):
             raise _UnsupportedError
-        yield log_weight, None, whitening, layers
+        yield log_weight, None, norm, whitening, layers
     else:
         raise _UnsupportedError
 

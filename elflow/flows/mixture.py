@@ -18,6 +18,7 @@ from torch.distributions import Distribution, constraints
 
 from elflow._checks import check_count
 from elflow.flows._threads import stack_results
+from elflow.flows.groups import MIN_VARIANCE
 from elflow.flows.whitening import Gaussian
 from elflow.kernels import NonFiniteError
 from elflow.nn import InitializesParts
@@ -26,8 +27,6 @@ __all__ = ["FlowMixture", "GaussianMixture", "MixtureDistribution", "fit_gaussia
 
 N_COMPONENTS = [1, 2, 4, 8, 16, 32]
 """Numbers of components that are tried for a Gaussian mixture."""
-MIN_VARIANCE = 1e-6
-"""Minimum variance of a component of a Gaussian mixture in any direction."""
 
 FloatArray = NDArray[np.float64]
 N_EM_STEPS = 1_000

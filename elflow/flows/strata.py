@@ -15,13 +15,12 @@ from zuko.distributions import DiagNormal
 
 from elflow._checks import check_count
 from elflow.flows.distribution import FlowDistribution
-from elflow.flows.mixture import MIN_VARIANCE, N_COMPONENTS, FlowMixture, GaussianMixture, fit_gaussians
+from elflow.flows.groups import FAR, MIN_VARIANCE, Group, RepeatedRows, divide
+from elflow.flows.mixture import N_COMPONENTS, FlowMixture, GaussianMixture, fit_gaussians
 from elflow.flows.whitening import Gaussian
 
 __all__ = ["BoxGaussian", "StratifiedMixture"]
 
-FAR = 1e30
-"""End of an interval that is not bounded: model files hold only finite numbers."""
 ROWS_PER_FEATURE = 5
 """Minimum number of rows of one of several Gaussians, for each feature and one more."""
 N_FOLDS = 5
@@ -196,7 +195,7 @@ class StratifiedMixture(GaussianMixture):
         gaussians[0].initialize(x, c)
         sources = np.arange(len(x)) if self.sources is None else self.sources.cpu().numpy()
         self.sources = None
-        rows = _Rows.from_sources(x.cpu().double().numpy(), sources)
+        rows = RepeatedRows.from_sources(x.cpu().double().numpy(), sources)
         components = _fit_components(rows, self.cells, len(gaussians))
         for gaussian, component in zip(gaussians, components, strict=False):
             moments = torch.from_numpy(component.mean), torch.from_numpy(component.covariance)
@@ -219,60 +218,9 @@ class _Component(NamedTuple):
     """Features of the box with several categories, each of which must keep its frequency, the width of its cell."""
 
 
-class _Rows(NamedTuple):
-    """Rows, some of which may be repeated: those with weights are drawn with replacement."""
-
-    x: FloatArray
-    """Features, `(N, features)`."""
-    sources: IntArray
-    """Index of the row that each row repeats, from 0 without gaps."""
-    n_repeats: IntArray
-    """Number of rows with the same source as each row."""
-
-    @classmethod
-    def from_sources(cls, x: FloatArray, sources: IntArray) -> _Rows:
-        """Count the repeats of rows with the indices of their sources."""
-        _, first, inverse, counts = np.unique(sources, return_index=True, return_inverse=True, return_counts=True)
-        # In the order of their first rows, so that folds do not depend on the order of the data.
-        return cls(x, first.argsort().argsort()[inverse], counts[inverse])
-
-    def take(self, members: IntArray) -> _Rows:
-        """Some of the rows: all repeats of their sources."""
-        return _Rows(self.x[members], self.sources[members], self.n_repeats[members])
-
-    @property
-    def effective_size(self) -> float:
-        """Number of different rows that have as much information (Kish, 1965)."""
-        return len(self.x) ** 2 / float(self.n_repeats.sum())
-
-
-class _Group(NamedTuple):
-    """Rows of some categories."""
-
-    members: IntArray
-    """Positions of the rows."""
-    box: dict[int, tuple[int, int]]
-    """First and last category of each feature whose categories are divided."""
-
-    def list_others(self, features: int, position: int) -> list[int]:
-        """Features whose categories are not divided, apart from one."""
-        return [k for k in range(features) if k not in self.box and k != position]
-
-
-class _Cut(NamedTuple):
-    """Division of a group in two."""
-
-    gain: float
-    """Improvement of half the BIC; 0 if no division is better than none."""
-    position: int = -1
-    """Position of the feature with the categories."""
-    last: int = -1
-    """Last category of the first part."""
-
-
-def _fit_components(rows: _Rows, cells: Mapping[int, FloatArray], max_components: int) -> list[_Component]:
+def _fit_components(rows: RepeatedRows, cells: Mapping[int, FloatArray], max_components: int) -> list[_Component]:
     """Gaussians of all groups of categories; none if there is only one group."""
-    groups = _divide(rows, cells, max_components)
+    groups = divide(rows, cells, max_components)
     if len(groups) == 1:
         return []
     components = []
@@ -290,60 +238,7 @@ def _fit_components(rows: _Rows, cells: Mapping[int, FloatArray], max_components
     return components
 
 
-def _divide(rows: _Rows, cells: Mapping[int, FloatArray], max_groups: int) -> list[_Group]:
-    """Divide categories into groups while the BIC improves, where it improves most first."""
-    codes = {position: np.searchsorted(ends, rows.x[:, position], side="right") for position, ends in cells.items()}
-    groups = [_Group(np.arange(len(rows.x)), {})]
-    cuts = [_find_cut(rows, codes, groups[0])]
-    while len(groups) < max_groups:
-        k = int(np.argmax([cut.gain for cut in cuts]))
-        gain, position, last = cuts[k]
-        if gain <= 0:
-            break
-        members, box = groups[k]
-        is_left = codes[position][members] <= last
-        first, end = box.get(position, (0, len(cells[position])))
-        left = _Group(members[is_left], box | {position: (first, last)})
-        right = _Group(members[~is_left], box | {position: (last + 1, end)})
-        groups[k : k + 1] = [left, right]
-        cuts[k : k + 1] = [_find_cut(rows, codes, left), _find_cut(rows, codes, right)]
-    return groups
-
-
-def _find_cut(rows: _Rows, codes: Mapping[int, IntArray], group: _Group) -> _Cut:
-    """The best division of a group in two.
-
-    The parts have different means and the same covariance, as in linear discriminant analysis. A division costs the BIC
-    of a mean, and the logarithm of the number of possible divisions.
-    """
-    members = rows.take(group.members)
-    n, n_features = members.x.shape
-    lasts = {position: np.unique(code[group.members])[:-1] for position, code in codes.items()}
-    n_cuts = sum(map(len, lasts.values()))
-    best = _Cut(0.0)
-    for position, last in lasts.items():
-        others = group.list_others(n_features, position)
-        if not len(last) or not others or members.effective_size <= 2 * n_features:
-            continue
-        u = members.x[:, others]
-        u = u - u.mean(0)
-        factor = np.linalg.cholesky(u.T @ u / n + MIN_VARIANCE * np.eye(len(others)))
-        u = np.linalg.solve(factor, u.T)
-        code = codes[position][group.members]
-        n_left = np.cumsum(np.bincount(code))[last]
-        left = np.stack([np.cumsum(np.bincount(code, feature))[last] for feature in u])
-        # Share of the determinant of the covariance that is due to the difference of the means.
-        between = (left**2).sum(0) / (n_left * (n - n_left))
-        # Number of different rows with which the means would be as precise; n if no row is repeated.
-        repeats = np.cumsum(np.bincount(code, members.n_repeats))
-        of_left, of_right = repeats[last], repeats[-1] - repeats[last]
-        size = n**2 / ((n - n_left) * of_left / n_left + n_left * of_right / (n - n_left))
-        gain = -0.5 * size * np.log1p(-between.clip(max=1 - 1e-9)) - 0.5 * len(others) * np.log(size) - math.log(n_cuts)
-        best = max(best, _Cut(float(gain.max()), position, int(last[gain.argmax()])), key=lambda cut: cut.gain)
-    return best
-
-
-def _estimate_covariances(rows: _Rows, groups: Sequence[_Group]) -> list[FloatArray]:
+def _estimate_covariances(rows: RepeatedRows, groups: Sequence[Group]) -> list[FloatArray]:
     """Covariance of each group, shrunk towards that of all by the number of rows that cross-validation selects.
 
     The more rows the prior has, the closer is quadratic discriminant analysis to the linear one (Friedman, 1989).
@@ -351,17 +246,17 @@ def _estimate_covariances(rows: _Rows, groups: Sequence[_Group]) -> list[FloatAr
     x = rows.x
     # Repeats of a row are in one fold: otherwise the others would be a copy of what is held out.
     folds = np.random.RandomState(0).permutation(int(rows.sources.max()) + 1)[rows.sources] % N_FOLDS
-    scores = np.zeros(len(PRIOR_ROWS))
+    scores = np.zeros((len(groups), len(PRIOR_ROWS)))
     for fold in range(N_FOLDS):
         fitted = _shrink(x, [group.members[folds[group.members] != fold] for group in groups])
-        for group, (mean, covariances) in zip(groups, fitted, strict=True):
+        for k, (group, (mean, covariances)) in enumerate(zip(groups, fitted, strict=True)):
             held_out = x[group.members[folds[group.members] == fold]] - mean
             for i, covariance in enumerate(covariances):
                 factor = np.linalg.cholesky(covariance)
                 squares = (np.linalg.solve(factor, held_out.T) ** 2).sum()
-                scores[i] -= squares / 2 + len(held_out) * np.log(factor.diagonal()).sum()
-    best = int(scores.argmax())
-    return [covariances[best] for _, covariances in _shrink(x, [group.members for group in groups])]
+                scores[k, i] -= squares / 2 + len(held_out) * np.log(factor.diagonal()).sum()
+    fitted = _shrink(x, [group.members for group in groups])
+    return [covariances[best] for best, (_, covariances) in zip(scores.argmax(1).tolist(), fitted, strict=True)]
 
 
 def _shrink(x: FloatArray, parts: Sequence[IntArray]) -> list[tuple[FloatArray, list[FloatArray]]]:
@@ -376,7 +271,7 @@ def _shrink(x: FloatArray, parts: Sequence[IntArray]) -> list[tuple[FloatArray, 
     ]
 
 
-def _fit_group(rows: _Rows, max_components: int) -> list[tuple[float, FloatArray, FloatArray]]:
+def _fit_group(rows: RepeatedRows, max_components: int) -> list[tuple[float, FloatArray, FloatArray]]:
     """Weights, means and covariances of several Gaussians of a group, by the BIC; none if one is better."""
     size, n_features = rows.effective_size, rows.x.shape[1]
     largest = min(max_components, size / (ROWS_PER_FEATURE * (n_features + 1)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from elflow.flows.compiled import CompiledDensity, compile_density
 from elflow.flows.dequantization import Cells, Dequantized
+from elflow.flows.group_norm import Grouped, GroupNorm
 from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.named import build_flow
 from elflow.flows.strata import StratifiedMixture
@@ -41,7 +42,7 @@ __all__ = [
     "to_single",
 ]
 
-MIXTURE_OPTIONS = ["members", "components", "strata"]
+MIXTURE_OPTIONS = ["members", "components", "strata", "groups"]
 """Options of the mixture, which are not arguments of its flows."""
 N_DRAWS = 16
 """Default number of points of each cell from which its probability is estimated."""
@@ -86,7 +87,8 @@ def build_model(
         schema: The columns of the table.
         context_schema: The columns of the context, or None.
         options: Arguments of the flow, the `members` of the mixture as pairs of position and name, and the maximum
-            numbers of Gaussians: `components`, and `strata` if there is such a member.
+            numbers of Gaussians: `components`, and `strata` if there is such a member; `groups`, the maximum number of
+            groups of categories whose rows are standardised before all other members, if there are any.
         dequantization: Distribution of points in cells, or `"auto"`: see `choose_dequantization`.
     """
     independent: list[int] = []
@@ -103,15 +105,19 @@ def build_model(
     arguments = {key: value for key, value in options.items() if key not in MIXTURE_OPTIONS}
     flows: list[nn.Module] = []
     for position, member in options["members"]:
+        if member == "strata":
+            flows.append(StratifiedMixture(schema.features, schema.group_ends, options["strata"]))
+            continue
         if member == "gaussian":
-            flows.append(GaussianMixture(schema.features, context, options["components"]))
-        elif member == "strata":
-            flows.append(StratifiedMixture(schema.features, schema.category_ends, options["strata"]))
+            flow: nn.Module = GaussianMixture(schema.features, context, options["components"])
         else:
-            flows.append(_build_flow(member, position, name, schema.features, context, arguments))
-    flow = flows[0] if len(flows) == 1 else FlowMixture(flows)
+            flow = _build_flow(member, position, name, schema.features, context, arguments)
+        if groups := options.get("groups"):
+            flow = Grouped(flow, GroupNorm(schema.features, schema.group_ends, schema.value_gates, groups))
+        flows.append(flow)
+    mixture = flows[0] if len(flows) == 1 else FlowMixture(flows)
     noise = {"variational": dequantization == "variational", "gaussian": dequantization == "gaussian"}
-    return Dequantized(flow, schema.exact, schema.cells, context=context, independent=independent, **noise)
+    return Dequantized(mixture, schema.exact, schema.cells, context=context, independent=independent, **noise)
 
 
 def _build_flow(
@@ -142,20 +148,28 @@ def stack_members(model: Dequantized, rows: Rows, n_draws: int) -> tuple[Dequant
     if not isinstance(model.flow, FlowMixture) or isinstance(model.flow, GaussianMixture):
         return model, [0]
     mixture = model.flow
+    mixture.flows = nn.ModuleList([_drop_undivided(flow) for flow in mixture.flows])
     rows = rows.take(torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:MAX_STACKED_ROWS])
     log_probs = torch.from_numpy(np.stack([_score_member(model, flow, rows, n_draws) for flow in mixture.flows]))
     # One group of categories is all rows, which have Gaussians already.
+    is_divided = [isinstance(flow, StratifiedMixture) and flow.is_divided for flow in mixture.flows]
     is_single = [isinstance(flow, StratifiedMixture) and not flow.is_divided for flow in mixture.flows]
     log_probs[torch.tensor(is_single)] = -torch.inf
-    # Gaussians of all rows stay in any case. Another member stays if the rows alone demand it: the prior of the weights
-    # does not count.
+    # Gaussians stay in any case, those of groups if there are any. Another member stays if the rows alone demand it:
+    # the prior of the weights does not count.
     demanded = fit_weights(log_probs, rows.weight, prior=0.0) >= MIN_WEIGHT
-    is_gaussian = [type(flow) is GaussianMixture for flow in mixture.flows]
+    is_gaussian = is_divided if any(is_divided) else [type(flow) is GaussianMixture for flow in mixture.flows]
     kept = [k for k in range(len(demanded)) if demanded[k] or is_gaussian[k]]
     weights = fit_weights(log_probs[kept], rows.weight)
     flows = [mixture.flows[k] for k in kept]
     model.flow = flows[0] if len(flows) == 1 else FlowMixture(flows, weights.tolist()).eval()
     return model.float().double(), kept
+
+
+def _drop_undivided(flow: nn.Module) -> nn.Module:
+    """A member without its groups if all rows are in one."""
+    is_undivided = isinstance(flow, Grouped) and flow.norm.drop_unused() == 0
+    return cast(Grouped, flow).flow if is_undivided else flow
 
 
 def _score_member(model: Dequantized, flow: nn.Module, rows: Rows, n_draws: int) -> FloatArray:
@@ -177,11 +191,16 @@ def count_parameters(model: Dequantized) -> int:
 
 
 def count_components(model: Dequantized) -> dict[str, int]:
-    """Remove unused Gaussians from a mixture, and return the options with the numbers of the others."""
-    flows = [model.flow, *(model.flow.flows if isinstance(model.flow, FlowMixture) else [])]
-    mixtures = [flow for flow in flows if isinstance(flow, GaussianMixture)]
-    names = ["strata" if isinstance(flow, StratifiedMixture) else "components" for flow in mixtures]
-    return {"components": 1} | {name: flow.drop_unused() for name, flow in zip(names, mixtures, strict=True)}
+    """Remove unused Gaussians from a mixture, and return the options with the numbers of the others and of groups."""
+    counts = {"components": 1}
+    for flow in [model.flow, *(model.flow.flows if isinstance(model.flow, FlowMixture) else [])]:
+        inner = flow.flow if isinstance(flow, Grouped) else flow
+        if isinstance(inner, GaussianMixture):
+            name = "strata" if isinstance(inner, StratifiedMixture) else "components"
+            counts[name] = inner.drop_unused()
+        if isinstance(flow, Grouped):  # all members have the same groups
+            counts["groups"] = len(flow.norm.loc)
+    return counts
 
 
 def encode_rows(
@@ -296,11 +315,13 @@ def measure_inverse_residual(model: Dequantized, rows: Rows) -> float:
 
 def _measure_residual(flow: nn.Module, x: Tensor, context: Tensor | None) -> float:
     """Maximum of |f(f^-1(z)) - z| / (1 + |z|) over the latent points z of x, `(N, features)`."""
-    if isinstance(flow, GaussianMixture | Gaussian):
-        return 0.0  # linear maps, whose inverse is exact
     inner: Any = flow
-    if isinstance(flow, Whitened):
-        inner, x = flow.flow, flow.whitening(context)(x)
+    if isinstance(inner, Grouped):
+        inner, x = inner.flow, inner.norm(context)(x)
+    if isinstance(inner, GaussianMixture | Gaussian):
+        return 0.0  # linear maps, whose inverse is exact
+    if isinstance(inner, Whitened):
+        inner, x = inner.flow, inner.whitening(context)(x)
     transform = inner(context).transform
     z = transform(x)
     again = transform(transform.inv(z))

@@ -245,7 +245,7 @@ class FlowDensity(
         training_rows, validation_rows = table.training, table.validation
         context = 0 if self.context_schema_ is None else self.context_schema_.context_features
         sizes = len(training_rows), self.schema_.features, context
-        options, recipe = resolve_settings(self.get_params(), *sizes, bool(self.schema_.category_ends))
+        options, recipe = resolve_settings(self.get_params(), *sizes, bool(self.schema_.group_ends))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = build_model(self.flow, self.schema_, self.context_schema_, options, self.dequantization)
@@ -271,7 +271,8 @@ class FlowDensity(
             )
         self.model_, kept = stack_members(trained.cpu(), validation_rows, N_DRAWS)
         self._warn_without_flows([options["members"][k][1] for k in kept])
-        options.pop("strata", None)  # unless this member is kept
+        for name in ("strata", "groups"):  # unless members that need them are kept
+            options.pop(name, None)
         kept_members = {"members": [options["members"][k] for k in kept]}
         self.options_ = options | kept_members | count_components(self.model_)
         self.n_parameters_ = count_parameters(self.model_)

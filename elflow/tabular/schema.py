@@ -13,6 +13,7 @@ from scipy.special import ndtri
 
 from elflow._checks import check_choice, warn_user
 from elflow.flows.dequantization import Cells
+from elflow.flows.groups import FAR
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._text import shorten
 from elflow.tabular.columns import Column
@@ -154,18 +155,42 @@ class Schema:
         return [self.positions(column.name)[-1] for column in self.columns if column.kind in kinds]
 
     @property
-    def category_ends(self) -> dict[int, FloatArray]:
-        """Ends between the cells of categories, by the position of their feature, for columns without missing values.
+    def group_ends(self) -> dict[int, FloatArray]:
+        """Ends between the cells by which rows may be divided into groups, by the position of their feature.
+
+        These are categories of columns without missing values and, if there are any, the states of all columns with
+        atoms or missing values: within a category, rows at an atom have no amount.
 
         Example:
-            >>> Schema.fit(pd.DataFrame({"kind": ["a", "b", "a", "b"], "size": [0.1, 0.7, 0.3, 0.5]})).category_ends
+            >>> Schema.fit(pd.DataFrame({"kind": ["a", "b", "a", "b"], "size": [0.1, 0.7, 0.3, 0.5]})).group_ends
             {0: array([0.])}
         """
-        return {
-            self.positions(column.name)[-1]: ndtri(column.map.cumulative[1:-1])
-            for column in self.columns
-            if isinstance(column.map, Steps) and not column.shares and len(column.levels or ()) > 1
-        }
+        ends = {}
+        for column in self.columns:
+            if isinstance(column.map, Steps) and not column.shares and len(column.levels or ()) > 1:
+                ends[self.positions(column.name)[-1]] = ndtri(column.map.cumulative[1:-1])
+        if ends:
+            states = [column for column in self.columns if column.shares]
+            ends |= {self.positions(column.name)[0]: ndtri(np.cumsum(column.shares)[:-1]) for column in states}
+        return ends
+
+    @property
+    def value_gates(self) -> dict[int, tuple[int, float, float] | None]:
+        """Gates of the features z that may be standardised: the feature of their state, and the interval of values.
+
+        These are those of numbers and datetimes. A column without atoms and missing values has no gate.
+
+        Example:
+            >>> Schema.fit(pd.DataFrame({"size": [0.1, 0.7, 0.3, 0.5], "kind": ["a", "b", "a", "b"]})).value_gates
+            {0: None}
+        """
+        gates: dict[int, tuple[int, float, float] | None] = {}
+        for column in self.columns:
+            *state, z = self.positions(column.name)
+            if z in self.numeric and z not in self.group_ends:
+                ends = ndtri(np.clip(np.cumsum([0.0, *column.shares]), 0.0, 1.0)).clip(-FAR, FAR)
+                gates[z] = (state[0], *ends[column.position : column.position + 2].tolist()) if state else None
+        return gates
 
     @property
     def context_features(self) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from elflow._interrupts import Interrupted, deferring_interrupts
+from elflow.flows.group_norm import GroupNorm
 from elflow.flows.strata import StratifiedMixture
 from elflow.training.checkpoint import compute_fingerprint, read_shared_checkpoint, write_checkpoint
 from elflow.training.devices import make_fabric, name_lost_process
@@ -110,7 +111,7 @@ def fit(
             initial, index = source.take_initial(N_INITIAL_ROWS)
             initial = initial.to(torch.device("cpu"))
             for part in flow.modules():
-                if isinstance(part, StratifiedMixture):  # which must not take repeats of a row for new ones
+                if isinstance(part, StratifiedMixture | GroupNorm):  # which must not take repeats of a row for new ones
                     part.sources = index
             initialize(initial.x, initial.context)
         run = Run(flow, recipe, fabric, start)

@@ -92,11 +92,21 @@ struct Layer {
   const Linear* linear;
 };
 
-// A flow, after an optional triangular map: y = scale (u + L u), u = x[order] - loc - B c. Its density is zero
-// outside a box.
+// Groups of rows, each in a box of its own: x becomes (x - loc) scale, with one row of features for each group. A feature changes
+// only if that of its gate is in an interval.
+struct Groups {
+  std::int64_t count;
+  const double *lower, *upper, *loc, *scale, *log_scale;
+  const std::int32_t* gate;
+  const double *gate_lower, *gate_upper;
+};
+
+// A flow, after an optional map of groups and an optional triangular map: y = scale (u + L u), u = x[order] - loc - B c. Its
+// density is zero outside a box.
 struct Member {
   double constant;  // the logarithm of its weight and of everything that does not depend on the row
   const double *box_lower, *box_upper;  // null without a box
+  Groups groups;
   const std::int32_t* order;  // null without the map
   const double *loc, *lower, *scale, *coefficients;
   std::int64_t layers;

@@ -122,19 +122,19 @@ class LaneNetwork {
 
 // Scratch memory for one tile.
 struct Tile {
-  vec *x, *latent, *layers[2], *phi;
+  vec *x, *standard, *latent, *layers[2], *phi;
   double* network;
   std::int32_t* active;
 
   static std::int64_t doubles(const Mixture& m) {
-    return lanes * tile_vecs * (2 * (m.features + m.context) + 2 * m.hidden + m.outputs) + LaneNetwork::doubles(m.units) +
+    return lanes * tile_vecs * (3 * (m.features + m.context) + 2 * m.hidden + m.outputs) + LaneNetwork::doubles(m.units) +
            m.hidden + m.features + m.context;  // the last ones for `active`
   }
 
   Tile(const Mixture& m, double* memory) {
     const std::int64_t inputs = (m.features + m.context) * tile_vecs;
     x = reinterpret_cast<vec*>(memory);
-    latent = x + inputs;
+    standard = x + inputs, latent = standard + inputs;
     layers[0] = latent + inputs, layers[1] = layers[0] + m.hidden * tile_vecs;
     phi = layers[1] + m.hidden * tile_vecs;
     network = reinterpret_cast<double*>(phi + m.outputs * tile_vecs);
@@ -148,6 +148,28 @@ struct Sums {
   ivec usable[tile_vecs];
 };
 
+// Standardises rows within their groups; rows in none of them do not change.
+static inline void apply_groups(const Mixture& m, const Groups& groups, const Tile& tile, Sums& sums) {
+  for (std::int64_t g = 0; g < groups.count; ++g) {
+    const std::int64_t row = g * m.features;
+    for (int v = 0; v < tile_vecs; ++v) {
+      ivec inside = ~ivec{};
+      for (std::int64_t i = 0; i < m.features; ++i) {
+        const vec x = tile.x[i * tile_vecs + v];
+        inside &= (x >= groups.lower[row + i]) & (x < groups.upper[row + i]);
+      }
+      if (!any(inside)) continue;
+      for (std::int64_t i = 0; i < m.features; ++i) {
+        const std::int64_t at = i * tile_vecs + v;
+        const vec gate = tile.x[groups.gate[i] * tile_vecs + v];
+        const ivec changes = inside & (gate >= groups.gate_lower[i]) & (gate < groups.gate_upper[i]);
+        sums.log_slopes[v] += changes ? splat(groups.log_scale[row + i]) : vec{};
+        tile.standard[at] = changes ? (tile.x[at] - groups.loc[row + i]) * groups.scale[row + i] : tile.standard[at];
+      }
+    }
+  }
+}
+
 // y = scale (u + L u), u = x[order] - loc - B c.
 static inline void apply_triangular(const Mixture& m, const Member& member, const Tile& tile) {
   for (int v = 0; v < tile_vecs; ++v) {
@@ -156,7 +178,7 @@ static inline void apply_triangular(const Mixture& m, const Member& member, cons
       vec shift = splat(member.loc[i]);
       for (std::int64_t c = 0; c < m.context; ++c)
         shift += member.coefficients[i * m.context + c] * tile.x[at(m.features + c)];
-      tile.latent[at(i)] = tile.x[at(member.order[i])] - shift;
+      tile.latent[at(i)] = tile.standard[at(member.order[i])] - shift;
     }
     for (std::int64_t i = m.features; i-- > 0;) {
       vec u = tile.latent[at(i)];
@@ -235,8 +257,10 @@ static inline void apply_layer(const Mixture& m, const Layer& layer, const Tile&
 // Adds the weighted density of one member to `total`, the density so far divided by exp(`largest`).
 static inline void add_member(const Mixture& m, const Member& member, const Tile& tile, Sums& sums, vec* largest,
                               vec* total) {
-  for (std::int64_t i = 0; i < (m.features + m.context) * tile_vecs; ++i) tile.latent[i] = tile.x[i];
+  for (std::int64_t i = 0; i < (m.features + m.context) * tile_vecs; ++i) tile.standard[i] = tile.x[i];
   for (int v = 0; v < tile_vecs; ++v) sums.log_slopes[v] = splat(member.constant);
+  apply_groups(m, member.groups, tile, sums);
+  for (std::int64_t i = 0; i < (m.features + m.context) * tile_vecs; ++i) tile.latent[i] = tile.standard[i];
   if (member.order) apply_triangular(m, member, tile);
   for (std::int64_t l = 0; l < member.layers; ++l) apply_layer(m, member.layer[l], tile, sums);
   for (int v = 0; v < tile_vecs; ++v) {

@@ -213,6 +213,8 @@ class MixtureProgram {
   struct MemberPart {
     double constant;
     std::vector<double> box_lower, box_upper;
+    std::vector<double> group_lower, group_upper, group_loc, group_scale, group_log_scale, gate_lower, gate_upper;
+    std::vector<std::int32_t> gate;
     std::vector<std::int32_t> order;
     std::vector<double> loc, lower, scale, coefficients;
     std::vector<LayerPart> layers;
@@ -236,6 +238,14 @@ class MixtureProgram {
   void add_box(Array<double> lower, Array<double> upper) {
     MemberPart& member = members_.at(members_.size() - 1);
     member.box_lower = copy(lower), member.box_upper = copy(upper);
+  }
+
+  void add_groups(Array<double> lower, Array<double> upper, Array<double> loc, Array<double> scale, Array<double> log_scale,
+                  Array<std::int32_t> gate, Array<double> gate_lower, Array<double> gate_upper) {
+    MemberPart& member = members_.at(members_.size() - 1);
+    member.group_lower = copy(lower), member.group_upper = copy(upper), member.group_loc = copy(loc);
+    member.group_scale = copy(scale), member.group_log_scale = copy(log_scale);
+    member.gate = copy(gate), member.gate_lower = copy(gate_lower), member.gate_upper = copy(gate_upper);
   }
 
   void add_triangular(Array<std::int32_t> order, Array<double> loc, Array<double> lower, Array<double> scale,
@@ -292,8 +302,11 @@ class MixtureProgram {
         member.views.push_back(layer);
       }
       const bool has_box = !member.box_lower.empty();
+      const Groups groups{static_cast<std::int64_t>(member.group_loc.size()) / mixture_.features, member.group_lower.data(),
+                          member.group_upper.data(), member.group_loc.data(), member.group_scale.data(), member.group_log_scale.data(),
+                          member.gate.data(), member.gate_lower.data(), member.gate_upper.data()};
       views_.push_back({member.constant, has_box ? member.box_lower.data() : nullptr,
-                        has_box ? member.box_upper.data() : nullptr,
+                        has_box ? member.box_upper.data() : nullptr, groups,
                         member.order.empty() ? nullptr : member.order.data(), member.loc.data(), member.lower.data(),
                         member.scale.data(), member.coefficients.data(),
                         static_cast<std::int64_t>(member.views.size()), member.views.data()});
@@ -324,6 +337,7 @@ NB_MODULE(_native, m) {
       .def(nb::init<std::int64_t, std::int64_t>())
       .def("add_member", &MixtureProgram::add_member)
       .def("add_box", &MixtureProgram::add_box)
+      .def("add_groups", &MixtureProgram::add_groups)
       .def("add_triangular", &MixtureProgram::add_triangular)
       .def("add_affine", &MixtureProgram::add_affine)
       .def("add_networks", &MixtureProgram::add_networks)

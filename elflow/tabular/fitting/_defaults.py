@@ -23,6 +23,8 @@ MIN_ENSEMBLE_ROWS = 1_000
 """Minimum number of training rows with which the mixture has a third flow."""
 MAX_ENSEMBLE_ROWS = 20_000
 """Maximum number of training rows with which all flows of the mixture are trained to the end."""
+MAX_GROUPS = 32
+"""Maximum number of groups of categories whose rows are standardised before all members but `"strata"`."""
 RACE_SHARE = 0.1
 """Share of the training after which, with more rows, only the better flow is trained further."""
 MIN_STEPS, MAX_STEPS, STEPS_PER_ROOT_ROW = 500, 20_000, 20
@@ -93,7 +95,7 @@ def resolve_settings(
             lacks = "a context" if context else "no column of categories without missing values"
             raise ValueError(f"members must be without 'strata' for a table with {lacks}, got {members!r}")
         options["members"].append([len(options["members"]), "strata"])
-        options["strata"] = N_COMPONENTS[-1]
+        options |= {"strata": N_COMPONENTS[-1], "groups": MAX_GROUPS}
     return options, recipe
 
 

@@ -13,9 +13,9 @@ from scipy.special import log_softmax, logsumexp, ndtr, ndtri
 from torch import Tensor, nn
 
 from elflow.flows.mixture import FlowMixture
-from elflow.flows.strata import BoxGaussian
 from elflow.flows.whitening import Gaussian, TriangularTransform
 from elflow.tabular._arrays import FloatArray, IntArray
+from elflow.tabular.integrals._boxes import find_ends, find_steps, measure_box
 from elflow.tabular.integrals._lines import Lines
 from elflow.tabular.integrals._normal import log_interval, truncated_quantile
 from elflow.tabular.integrals._precision import N_CHECKED, choose_precision
@@ -127,8 +127,8 @@ def _integrate_block(
 ) -> Distributions:
     """Distributions of a block of rows, with few evaluations for those in which the density is smooth."""
     gaussians = [(weight, member) for weight, member in list_members(flow) if isinstance(member, Gaussian)]
-    # The density has steps at the ends of a box, between which interpolation would not converge.
-    has_steps = any(_find_ends(member, lines.position) != (-math.inf, math.inf) for _, member in gaussians)
+    # The density has steps at the ends between groups, between which interpolation would not converge.
+    has_steps = any(len(find_steps(member, lines.position)) for _, member in list_members(flow))
     if not gaussians or has_steps or all(isinstance(member, Gaussian) for _, member in list_members(flow)):
         return _integrate_rows(lines, flow, z_range, quantiles, max_refinements)
     quick, rest = _integrate_smooth(lines, quick_flow, z_range, gaussians)
@@ -239,8 +239,8 @@ class _Normals(NamedTuple):
             means.append(mean)
             scales.append(scale.expand_as(mean))
             log_mass = log_weight + log_peak + lines.log_volume + scale.log() + LOG_2PI / 2
-            log_masses.append(log_mass + _measure_box(member, lines, mean, scale))
-        ends = [_find_ends(member, lines.position) for _, member in members for _ in range(lines.n_draws)]
+            log_masses.append(log_mass + measure_box(member, lines, mean, scale))
+        ends = [find_ends(member, lines.position) for _, member in members for _ in range(lines.n_draws)]
         parts = [torch.cat(parts).T.numpy() for parts in (means, scales, log_masses)]
         return cls(*parts, *np.array(ends).T)
 
@@ -281,30 +281,6 @@ class _Normals(NamedTuple):
         return total
 
 
-def _find_ends(member: Gaussian, position: int) -> tuple[float, float]:
-    """Ends of the interval of a feature outside of which a Gaussian has no density."""
-    if not isinstance(member, BoxGaussian) or not member.is_boxed[position]:
-        return -math.inf, math.inf
-    return float(member.lower[position]), float(member.upper[position])
-
-
-def _measure_box(member: Gaussian, lines: Lines, mean: Tensor, scale: Tensor) -> Tensor | float:
-    """Logarithms of the factors by which the box of a Gaussian changes its mass along lines, `(D, N)`.
-
-    Arguments:
-        member: The Gaussian.
-        lines: The lines.
-        mean: Means along the lines without the box, `(D, N)`.
-        scale: Their standard deviation.
-    """
-    if not isinstance(member, BoxGaussian):
-        return 0.0
-    is_outside = (lines.z < member.lower) | (lines.z >= member.upper)
-    is_outside[..., lines.position] = False
-    low, high = ((end - mean) / scale for end in _find_ends(member, lines.position))
-    return torch.where(is_outside.any(-1), -math.inf, log_interval(low, high) - member.log_box)
-
-
 def _mix(parts: list[Distributions], normals: _Normals | None) -> Distributions:
     """Mixture of the distributions of flows and of normals by their masses."""
     log_masses = [part.log_mass[:, None] for part in parts] + ([] if normals is None else [normals.log_mass])
@@ -337,7 +313,12 @@ def _integrate_flow(
     Each row is refined by itself, so that its result does not depend on the other rows. A row that has little mass
     beside the mass that is known already is not refined further.
     """
-    knots = np.tile(np.linspace(*z_range, N_COARSE_POINTS), (lines.n_rows, 1))
+    grid = np.linspace(*z_range, N_COARSE_POINTS)
+    # Both sides of a step are knots, so that no piece between two knots extends over it.
+    steps = find_steps(flow, lines.position)
+    steps = steps[(steps > grid[0]) & (steps < grid[-1])]
+    grid = np.unique(np.concatenate([grid, steps, np.nextafter(steps, -math.inf)]))
+    knots = np.tile(grid, (lines.n_rows, 1))
     log_density = _sum_draws(lines.evaluate(flow, torch.from_numpy(knots)))
     active = np.arange(lines.n_rows)
     results: list[tuple[FloatArray, FloatArray, float]] = [(knots[0], knots[0], 0.0)] * lines.n_rows

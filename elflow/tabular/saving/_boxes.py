@@ -1,39 +1,53 @@
-"""Check of the boxes of Gaussians in a model file: they must consist of cells of categories."""
+"""Check of the groups of categories in a model file: their boxes must consist of cells."""
 
 from __future__ import annotations
 
 import numpy as np
 from torch import nn
 
-from elflow.flows.strata import FAR, BoxGaussian
+from elflow.flows.group_norm import GroupNorm
+from elflow.flows.groups import FAR
+from elflow.flows.strata import BoxGaussian
+from elflow.tabular._arrays import FloatArray
 from elflow.tabular.schema import Schema
 
 __all__ = ["check_boxes"]
 
 
 def check_boxes(model: nn.Module, schema: Schema) -> None:
-    """Raise an error that names a tensor with an end of a box that is no end between categories.
+    """Raise an error that names a tensor with an end of a box that is no end between categories or states.
 
-    A box that is empty, or far away from its Gaussian, would have an infinite density.
+    A box that is empty, or far away from its Gaussian, would have an infinite density. A layer that moves the features
+    by which it divides rows would have no inverse.
 
     Arguments:
         model: The flow, with the weights of the file.
         schema: The columns of the table.
     """
-    ends = schema.category_ends
-    for name, part in model.named_modules():
-        if not isinstance(part, BoxGaussian):
-            continue
-        lower, upper = (tensor.double().cpu().numpy() for tensor in (part.lower, part.upper))
-        for position in range(len(lower)):
-            for tensor, value, far in (("lower", lower[position], -FAR), ("upper", upper[position], FAR)):
-                # Files are in single precision, and ends are computed: another processor may round them differently.
-                if not np.isclose(value, [far, *ends.get(position, ())], rtol=1e-6, atol=1e-6).any():
-                    raise ValueError(
-                        f"{name}.{tensor}[{position}] must be {far:g} or an end between categories, got {value:g}"
-                    )
-            if lower[position] >= upper[position]:
-                raise ValueError(
-                    f"{name}.lower[{position}] must be less than {name}.upper[{position}], "
-                    f"got {lower[position]:g} and {upper[position]:g}"
-                )
+    ends = schema.group_ends
+    for name, part in model.named_modules(remove_duplicate=False):
+        if isinstance(part, BoxGaussian | GroupNorm):
+            lower, upper = (tensor.double().cpu().numpy() for tensor in (part.lower, part.upper))
+            for index in np.ndindex(lower.shape):
+                _check_box(name, index, float(lower[index]), float(upper[index]), ends.get(index[-1], np.zeros(0)))
+        if isinstance(part, GroupNorm):
+            _check_fixed(name, part)
+
+
+def _check_box(name: str, index: tuple[int, ...], lower: float, upper: float, ends: FloatArray) -> None:
+    place = ", ".join(map(str, index))
+    for tensor, value, far in (("lower", lower, -FAR), ("upper", upper, FAR)):
+        # Files are in single precision, and ends are computed: another processor may round them differently.
+        if not np.isclose(value, [far, *ends], rtol=1e-6, atol=1e-6).any():
+            raise ValueError(f"{name}.{tensor}[{place}] must be {far:g} or an end between categories, got {value:g}")
+    if lower >= upper:
+        raise ValueError(f"{name}.lower[{place}] must be less than {name}.upper[{place}], got {lower:g} and {upper:g}")
+
+
+def _check_fixed(name: str, norm: GroupNorm) -> None:
+    """Check that a layer standardises only the features that it may."""
+    for tensor in ("loc", "log_scale"):
+        values = getattr(norm, tensor)
+        for group, position in values.nonzero().tolist():
+            if position not in norm.standardized:
+                raise ValueError(f"{name}.{tensor}[{group}, {position}] must be 0, got {values[group, position]:g}")

@@ -38,6 +38,7 @@ class OptionalMixtureOptions(TypedDict, total=False):
     """Options that not every mixture has; `NotRequired` has no effect on annotations that are strings."""
 
     strata: int
+    groups: int
 
 
 class MixtureOptions(OptionalMixtureOptions):

@@ -1,0 +1,267 @@
+"""Standardisation of features within groups of categories, before a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from scipy.special import digamma, polygamma
+from torch import Tensor, nn
+from torch.distributions import Transform, constraints
+from zuko.distributions import NormalizingFlow
+from zuko.lazy import LazyTransform
+
+from elflow._checks import check_count
+from elflow.flows.groups import FAR, FloatArray, Group, RepeatedRows, divide
+from elflow.nn import DataInitialized, InitializesParts
+
+__all__ = ["GroupNorm", "GroupTransform", "Grouped"]
+
+
+MIN_DISTANCE = 0.75
+"""Total variation between a group and all others from which it is standardised: a flow learns smaller differences."""
+N_BINS = 20
+"""Number of bins of equal frequency in which distributions are compared."""
+
+
+class Grouped(InitializesParts):
+    """Flow of features that are standardised within groups of categories before: see `GroupNorm`.
+
+    Arguments:
+        flow: Any flow.
+        norm: The layer before it.
+
+    Example:
+        >>> import elflow
+        >>> kind = torch.randn(1000)
+        >>> x = torch.stack([kind, torch.where(kind < -1.5, 9.0, 0.0) + torch.randn(1000)], 1)
+        >>> flow = Grouped(elflow.ELF(features=2), GroupNorm(2, cells={0: [-1.5, 0.0]}, standardized={1: None}))
+        >>> flow.initialize(x)
+        >>> z = flow().sample((1000,))  # even before training, the amounts of the rare category are its own
+        >>> bool(((z[:, 0] < -1.5) == (z[:, 1] > 4.5)).float().mean() > 0.98)
+        True
+    """
+
+    def __init__(self, flow: nn.Module, norm: GroupNorm) -> None:
+        super().__init__()
+        self.norm = norm
+        self.flow = flow
+
+    def forward(self, c: Tensor | None = None) -> NormalizingFlow:
+        """The distribution p(x | c), given the context `(..., context)`, or None for a flow without context."""
+        return NormalizingFlow(self.norm(c), self.flow(c))
+
+    def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
+        """Initialise the groups from data `(N, features)`, then the flow from the standardised data."""
+        self.norm.initialize(x, c)
+        if initialize := getattr(self.flow, "initialize", None):
+            initialize(self.norm(c)(x), c)
+
+
+class GroupNorm(DataInitialized, LazyTransform):
+    """Layer that moves groups of categories to the other rows: y = exp(-s) * (x - loc), with parameters by group.
+
+    Categories are neighbouring cells on the axis of a feature. If the amounts of a category are far from those of its
+    neighbours, a flow must learn a jump of its networks at the end of a cell, and the few rows of a rare category do
+    not teach it: part of its samples have amounts of other categories. Here `divide` finds groups of categories with
+    different means. A feature of a group that hardly overlaps with all others (total variation) is given their mean and
+    scale. Groups that overlap stay as they are: what they share, such as a bound, is then in the same place for all.
+
+    It has no trainable parameters. Scales of small groups are shrunk towards those of others (empirical Bayes).
+
+    Reference:
+        Linear models and empirical Bayes methods for assessing differential expression in microarray experiments
+        (Smyth, 2004), for the shrinkage of variances
+
+    Arguments:
+        features: The number of features.
+        cells: Ends between neighbouring cells, in increasing order, for each feature with categories.
+        standardized: The features that are standardised, none of which has categories; for each of them None, or a
+            gate: the position of another feature and the interval of its values for which it is standardised.
+        groups: The maximum number of groups.
+
+    Example:
+        >>> kind = torch.randn(1000)
+        >>> x = torch.stack([kind, torch.where(kind < -1.5, 9.0, 0.0) + torch.randn(1000)], 1)
+        >>> norm = GroupNorm(features=2, cells={0: [-1.5, 0.0]}, standardized={1: None})
+        >>> norm.initialize(x)
+        >>> bool(norm()(x)[:, 1].max() < 5), torch.allclose(norm().inv(norm()(x)), x, atol=1e-5)
+        (True, True)
+    """
+
+    sources: Tensor | None = None
+    """Index of the row of the data that each row for `initialize` repeats, `(N,)`; None if all are different rows."""
+    lower: Tensor
+    upper: Tensor
+    loc: Tensor
+    log_scale: Tensor
+    gate: Tensor
+    gate_lower: Tensor
+    gate_upper: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        cells: Mapping[int, Sequence[float] | FloatArray],
+        standardized: Mapping[int, tuple[int, float, float] | None],
+        groups: int = 32,
+    ) -> None:
+        super().__init__()
+        self.cells = {position: np.asarray(ends, np.float64) for position, ends in cells.items()}
+        self.standardized = dict(standardized)
+        shape = check_count("groups", groups), check_count("features", features)
+        # No row is in a group whose lower and upper ends are the same.
+        for name in ("lower", "upper", "loc", "log_scale"):
+            self.register_buffer(name, torch.zeros(shape))
+        # Without a gate, the interval has all values of the feature itself.
+        gates = [self.standardized.get(k) or (k, -FAR, FAR) for k in range(features)]
+        for name, values in zip(("gate", "gate_lower", "gate_upper"), zip(*gates, strict=True), strict=True):
+            self.register_buffer(name, torch.tensor(values), persistent=False)
+
+    def extra_repr(self) -> str:
+        return f"groups={len(self.loc)}, features={self.loc.shape[1]}"
+
+    def forward(self, c: Tensor | None = None) -> GroupTransform:
+        gates = self.gate, self.gate_lower, self.gate_upper
+        return GroupTransform(self.lower, self.upper, self.loc, self.log_scale, *gates)
+
+    @torch.no_grad()
+    def initialize(self, x: Tensor, c: Tensor | None = None) -> None:
+        """Find the groups and their moments from data `(N, features)`; does nothing if they are set."""
+        if self.initialized or len(x) < 2:
+            return
+        sources = np.arange(len(x)) if self.sources is None else self.sources.cpu().numpy()
+        self.sources = None
+        rows = RepeatedRows.from_sources(x.cpu().double().numpy(), sources)
+        groups = divide(rows, self.cells, len(self.loc))
+        if len(groups) > 1:
+            self._set_groups(rows, groups)
+        self.initialized.fill_(True)
+
+    def _set_groups(self, rows: RepeatedRows, groups: Sequence[Group]) -> None:
+        count = len(groups)
+        self.lower[:count], self.upper[:count] = -FAR, FAR
+        for k, group in enumerate(groups):
+            for position, (first, last) in group.box.items():
+                ends = [-FAR, *self.cells[position].tolist(), FAR]
+                self.lower[k, position], self.upper[k, position] = ends[first], ends[last + 1]
+        for position, gate in self.standardized.items():
+            at, low, high = gate or (position, -FAR, FAR)
+            is_open = (rows.x[:, at] >= low) & (rows.x[:, at] < high)
+            parts = [rows.take(group.members[is_open[group.members]]) for group in groups]
+            self._standardize(position, parts)
+
+    def _standardize(self, position: int, parts: Sequence[RepeatedRows]) -> None:
+        """Set the maps of groups whose values of a feature are apart from those of all others."""
+        values = [part.x[:, position] for part in parts]
+        is_apart = np.array([_measure_distance(values, k) > MIN_DISTANCE for k in range(len(values))])
+        if is_apart.all():  # the group with most rows stays in its place
+            is_apart[np.argmax([len(value) for value in values])] = False
+        if not is_apart.any():
+            return
+        centre = np.concatenate([value for value, moves in zip(values, is_apart, strict=True) if not moves]).mean()
+        sizes = np.array([part.effective_size if len(part.x) else 0.0 for part in parts])
+        log_scale = _shrink_log_scales(np.array([value.var() if len(value) else 0.0 for value in values]), sizes)
+        log_scale -= np.average(log_scale[~is_apart], weights=sizes[~is_apart])
+        for k in np.flatnonzero(is_apart):
+            # The mean of the group becomes that of the rows that stay.
+            self.loc[k, position] = float(values[k].mean() - np.exp(log_scale[k]) * centre)
+            self.log_scale[k, position] = float(log_scale[k])
+
+    def drop_unused(self) -> int:
+        """Remove the places of groups that do not move, and return the number of others."""
+        is_used = (self.loc != 0).any(1) | (self.log_scale != 0).any(1)
+        for name in ("lower", "upper", "loc", "log_scale"):
+            setattr(self, name, getattr(self, name)[is_used])
+        return len(self.loc)
+
+
+def _measure_distance(values: Sequence[FloatArray], k: int) -> float:
+    """Total variation between the distribution of one group and that of all others, on a grid of quantiles."""
+    others = np.concatenate([*values[:k], *values[k + 1 :]])
+    if not len(values[k]) or not len(others):
+        return 0.0
+    edges = np.quantile(np.concatenate(values), np.linspace(0, 1, N_BINS + 1)[1:-1])
+    shares = [np.bincount(np.searchsorted(edges, x), minlength=N_BINS) / len(x) for x in (values[k], others)]
+    return float(np.abs(shares[0] - shares[1]).sum() / 2)
+
+
+def _shrink_log_scales(variances: FloatArray, sizes: FloatArray) -> FloatArray:
+    """Logarithms of the standard deviations of groups relative to their mean, shrunk towards it.
+
+    The logarithm of a variance that is estimated with d degrees of freedom has the error trigamma(d / 2), and the bias
+    digamma(d / 2) - log(d / 2), if the data are normal.
+    """
+    result = np.zeros_like(variances)
+    is_used = (sizes >= 2) & (variances > 0)
+    if is_used.sum() < 2:
+        return result
+    half = (sizes[is_used] - 1) / 2
+    log_variance = np.log(variances[is_used]) - (digamma(half) - np.log(half))
+    error = polygamma(1, half)
+    mean = np.average(log_variance, weights=1 / error)
+    total = (1 / error).sum()
+    spread = ((log_variance - mean) ** 2 / error).sum() - (len(error) - 1)
+    spread = max(0.0, spread / (total - (1 / error**2).sum() / total))
+    result[is_used] = 0.5 * (log_variance - mean) * spread / (spread + error)
+    return result
+
+
+class GroupTransform(Transform):
+    """Transform y = exp(-s) * (x - loc), whose parameters depend on the group of the row.
+
+    Features by which rows are divided, and those that are gates of others, must have `loc` and `s` of zero. Rows that
+    are in no group do not change.
+
+    Arguments:
+        lower: Lower ends of the cells of the groups, `(G, features)`.
+        upper: Upper ends, `(G, features)`.
+        loc: Shifts, `(G, features)`.
+        log_scale: Logarithms of the scales, `(G, features)`.
+        gate: For each feature, the feature whose value decides whether it changes, `(features,)`.
+        gate_lower: Lower end of the interval of values with which it does, `(features,)`.
+        gate_upper: Upper end, `(features,)`.
+    """
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+    bijective = True
+
+    def __init__(
+        self,
+        lower: Tensor,
+        upper: Tensor,
+        loc: Tensor,
+        log_scale: Tensor,
+        gate: Tensor,
+        gate_lower: Tensor,
+        gate_upper: Tensor,
+    ) -> None:
+        super().__init__()
+        self.lower, self.upper, self.loc, self.log_scale = lower, upper, loc, log_scale
+        self.gate, self.gate_lower, self.gate_upper = gate, gate_lower, gate_upper
+
+    def _locate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Shift and logarithm of the scale of each row, `(..., features)`."""
+        # Only a few features divide the rows.
+        divided = ((self.lower > -FAR) | (self.upper < FAR)).any(0).nonzero()[:, 0]
+        z = x[..., None, divided]
+        is_inside = ((z >= self.lower[:, divided]) & (z < self.upper[:, divided])).all(-1).to(self.loc)
+        is_open = (x[..., self.gate] >= self.gate_lower) & (x[..., self.gate] < self.gate_upper)
+        return is_open * (is_inside @ self.loc), is_open * (is_inside @ self.log_scale)
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self.call_and_ladj(x)[0]
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        loc, log_scale = self._locate(y)
+        return loc + y * log_scale.exp()
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.call_and_ladj(x)[1]
+
+    def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """y, `(..., features)`, and the log-determinant of the Jacobian, `(...)`."""
+        loc, log_scale = self._locate(x)
+        return (x - loc) * (-log_scale).exp(), -log_scale.sum(-1)

@@ -1,0 +1,124 @@
+"""Groups of categories whose rows have different means, found as by a decision tree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["FAR", "MIN_VARIANCE", "Group", "RepeatedRows", "divide"]
+
+FAR = 1e30
+"""End of an interval that is not bounded: model files hold only finite numbers."""
+MIN_VARIANCE = 1e-6
+"""Minimum variance of rows, or of a component of a Gaussian mixture, in any direction."""
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class RepeatedRows(NamedTuple):
+    """Rows, some of which may be repeated: those with weights are drawn with replacement."""
+
+    x: FloatArray
+    """Features, `(N, features)`."""
+    sources: IntArray
+    """Index of the row that each row repeats, from 0 without gaps."""
+    n_repeats: IntArray
+    """Number of rows with the same source as each row."""
+
+    @classmethod
+    def from_sources(cls, x: FloatArray, sources: IntArray) -> RepeatedRows:
+        """Count the repeats of rows with the indices of their sources."""
+        _, first, inverse, counts = np.unique(sources, return_index=True, return_inverse=True, return_counts=True)
+        # In the order of their first rows, so that folds do not depend on the order of the data.
+        return cls(x, first.argsort().argsort()[inverse], counts[inverse])
+
+    def take(self, members: IntArray) -> RepeatedRows:
+        """Some of the rows: all repeats of their sources."""
+        return RepeatedRows(self.x[members], self.sources[members], self.n_repeats[members])
+
+    @property
+    def effective_size(self) -> float:
+        """Number of different rows that have as much information (Kish, 1965)."""
+        return len(self.x) ** 2 / float(self.n_repeats.sum())
+
+
+class Group(NamedTuple):
+    """Rows of some categories."""
+
+    members: IntArray
+    """Positions of the rows."""
+    box: dict[int, tuple[int, int]]
+    """First and last category of each feature whose categories are divided."""
+
+    def list_others(self, features: int, position: int) -> list[int]:
+        """Features whose categories are not divided, apart from one."""
+        return [k for k in range(features) if k not in self.box and k != position]
+
+
+class _Cut(NamedTuple):
+    """Division of a group in two."""
+
+    gain: float
+    """Improvement of half the BIC; 0 if no division is better than none."""
+    position: int = -1
+    """Position of the feature with the categories."""
+    last: int = -1
+    """Last category of the first part."""
+
+
+def divide(rows: RepeatedRows, cells: Mapping[int, FloatArray], max_groups: int) -> list[Group]:
+    """Divide categories into groups while the BIC improves, where it improves most first."""
+    codes = {position: np.searchsorted(ends, rows.x[:, position], side="right") for position, ends in cells.items()}
+    groups = [Group(np.arange(len(rows.x)), {})]
+    cuts = [_find_cut(rows, codes, groups[0])]
+    while len(groups) < max_groups:
+        k = int(np.argmax([cut.gain for cut in cuts]))
+        gain, position, last = cuts[k]
+        if gain <= 0:
+            break
+        members, box = groups[k]
+        is_left = codes[position][members] <= last
+        first, end = box.get(position, (0, len(cells[position])))
+        left = Group(members[is_left], box | {position: (first, last)})
+        right = Group(members[~is_left], box | {position: (last + 1, end)})
+        groups[k : k + 1] = [left, right]
+        cuts[k : k + 1] = [_find_cut(rows, codes, left), _find_cut(rows, codes, right)]
+    return groups
+
+
+def _find_cut(rows: RepeatedRows, codes: Mapping[int, IntArray], group: Group) -> _Cut:
+    """The best division of a group in two.
+
+    The parts have different means and the same covariance, as in linear discriminant analysis. A division costs the BIC
+    of a mean, and the logarithm of the number of possible divisions.
+    """
+    members = rows.take(group.members)
+    n, n_features = members.x.shape
+    lasts = {position: np.unique(code[group.members])[:-1] for position, code in codes.items()}
+    n_cuts = sum(map(len, lasts.values()))
+    best = _Cut(0.0)
+    for position, last in lasts.items():
+        others = group.list_others(n_features, position)
+        if not len(last) or not others or members.effective_size <= 2 * n_features:
+            continue
+        u = members.x[:, others]
+        u = u - u.mean(0)
+        factor = np.linalg.cholesky(u.T @ u / n + MIN_VARIANCE * np.eye(len(others)))
+        u = np.linalg.solve(factor, u.T)
+        code = codes[position][group.members]
+        n_left = np.cumsum(np.bincount(code))[last]
+        left = np.stack([np.cumsum(np.bincount(code, feature))[last] for feature in u])
+        # Share of the determinant of the covariance that is due to the difference of the means.
+        between = (left**2).sum(0) / (n_left * (n - n_left))
+        # Number of different rows with which the means would be as precise; n if no row is repeated.
+        repeats = np.cumsum(np.bincount(code, members.n_repeats))
+        of_left, of_right = repeats[last], repeats[-1] - repeats[last]
+        size = n**2 / ((n - n_left) * of_left / n_left + n_left * of_right / (n - n_left))
+        gain = -0.5 * size * np.log1p(-between.clip(max=1 - 1e-9)) - 0.5 * len(others) * np.log(size) - math.log(n_cuts)
+        best = max(best, _Cut(float(gain.max()), position, int(last[gain.argmax()])), key=lambda cut: cut.gain)
+    return best
