@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import multivariate_normal, norm
+from scipy.stats import beta, lognorm, multivariate_normal, norm
 from sklearn import datasets
 
 from elflow._checks import check_choice
@@ -142,6 +142,24 @@ def _make_categories(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]
     return pd.DataFrame({"kind": np.array(list("abcd"))[k], "x": x, "flag": flag}), None
 
 
+def _make_payments(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
+    """Amounts in four currencies, a fifth of them zero; one currency is rare, and its amounts are 100 times as large."""
+    names, shares = ["USD", "EUR", "GBP", "JPY"], [0.5, 0.3, 0.146, 0.054]
+    scales, no_amount = [40.0, 35.0, 30.0, 4_000.0], 0.2
+    k = rng.choice(4, n, p=shares)
+    amount = np.where(rng.random(n) < no_amount, 0.0, rng.lognormal(np.log(scales)[k], 0.6))
+    frame = pd.DataFrame({"currency": np.array(names)[k], "amount": amount, "score": rng.beta(2, 5, n)})
+
+    def log_density(test: pd.DataFrame) -> np.ndarray:
+        code = np.searchsorted(sorted(names), test.currency)
+        k = np.argsort(names)[code]
+        positive = np.log1p(-no_amount) + lognorm(0.6, scale=np.array(scales)[k]).logpdf(test.amount)
+        of_amount = np.where(test.amount == 0, np.log(no_amount), positive)
+        return np.asarray(np.log(shares)[k] + of_amount + beta(2, 5).logpdf(test.score))
+
+    return frame, log_density
+
+
 def _make_wide(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
     """Forty columns of an autoregressive process."""
     x = rng.normal(size=(n, 40))
@@ -195,6 +213,7 @@ SMALL_TABLES: dict[str, tuple[int, Generate]] = {
     "bounded": (3_000, _make_bounded),
     "counts": (3_000, _make_counts),
     "categories": (3_000, _make_categories),
+    "payments": (900, _make_payments),
     "wide": (1_000, _make_wide),
     "time-series": (3_000, _make_time_series),
     "nonlinear": (3_000, _make_nonlinear),
