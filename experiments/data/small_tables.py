@@ -143,7 +143,7 @@ def _make_categories(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]
 
 
 def _make_payments(n: int, rng: Rng) -> tuple[pd.DataFrame, LogDensity | None]:
-    """Amounts in four currencies, a fifth of them zero; one currency is rare, and its amounts are 100 times as large."""
+    """Amounts in four currencies, a fifth of them zero; those of a rare currency are 100 times as large."""
     names, shares = ["USD", "EUR", "GBP", "JPY"], [0.5, 0.3, 0.146, 0.054]
     scales, no_amount = [40.0, 35.0, 30.0, 4_000.0], 0.2
     k = rng.choice(4, n, p=shares)
