@@ -105,6 +105,17 @@ def test_gated_features_change_only_if_their_gate_is_open():
     torch.testing.assert_close(norm().inv(y), rows)
 
 
+def test_groups_whose_gate_is_closed_for_all_rows():
+    rows = draw_categories(2000, 0.0)
+    rows[:, 1] += 20 * (rows[:, 0] > -0.5) + 20 * (rows[:, 0] > 1.5)
+    rows[:, 2] = torch.where(rows[:, 0] > 1.5, -1.0, 1.0)
+    for gates, n_moved in (((2, 0.0, 1e30), 1), ((2, 5.0, 1e30), 0), ((2, -1e30, 0.0), 0)):
+        norm = GroupNorm(3, {0: [-0.5, 1.5]}, standardized={1: gates}).double()
+        norm.initialize(rows)
+        assert norm()(rows).isfinite().all()
+        assert norm.drop_unused() == n_moved
+
+
 def test_repeated_rows_are_not_taken_for_new_ones():
     rows = draw_categories(200, 0.0)
     rows[0] = torch.tensor([2.0, 1.5, 1.0])

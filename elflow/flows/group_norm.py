@@ -149,25 +149,30 @@ class GroupNorm(DataInitialized, LazyTransform):
         for position, gate in self.standardized.items():
             at, low, high = gate or (position, -FAR, FAR)
             is_open = (rows.x[:, at] >= low) & (rows.x[:, at] < high)
-            parts = [rows.take(group.members[is_open[group.members]]) for group in groups]
-            self._standardize(position, parts)
+            parts = {k: rows.take(group.members[is_open[group.members]]) for k, group in enumerate(groups)}
+            self._standardize(position, {k: part for k, part in parts.items() if len(part.x)})
 
-    def _standardize(self, position: int, parts: Sequence[RepeatedRows]) -> None:
-        """Set the maps of groups whose values of a feature are apart from those of all others."""
-        values = [part.x[:, position] for part in parts]
-        is_apart = np.array([_measure_distance(values, k) > MIN_DISTANCE for k in range(len(values))])
-        if is_apart.all():  # the group with most rows stays in its place
+    def _standardize(self, position: int, parts: Mapping[int, RepeatedRows]) -> None:
+        """Set the maps of groups whose values of a feature are apart from those of all others.
+
+        Arguments:
+            position: The feature.
+            parts: Rows of the groups, by index; none is empty.
+        """
+        values = [part.x[:, position] for part in parts.values()]
+        is_apart = np.array([_measure_distance(values, k) > MIN_DISTANCE for k in range(len(values))], bool)
+        if is_apart.all() and len(values):  # the group with most rows stays in its place
             is_apart[np.argmax([len(value) for value in values])] = False
         if not is_apart.any():
             return
         centre = np.concatenate([value for value, moves in zip(values, is_apart, strict=True) if not moves]).mean()
-        sizes = np.array([part.effective_size if len(part.x) else 0.0 for part in parts])
-        log_scale = _shrink_log_scales(np.array([value.var() if len(value) else 0.0 for value in values]), sizes)
+        sizes = np.array([part.effective_size for part in parts.values()])
+        log_scale = _shrink_log_scales(np.array([value.var() for value in values]), sizes)
         log_scale -= np.average(log_scale[~is_apart], weights=sizes[~is_apart])
-        for k in np.flatnonzero(is_apart):
-            # The mean of the group becomes that of the rows that stay.
-            self.loc[k, position] = float(values[k].mean() - np.exp(log_scale[k]) * centre)
-            self.log_scale[k, position] = float(log_scale[k])
+        for k, value, moves, s in zip(parts, values, is_apart, log_scale, strict=True):
+            if moves:  # so that its mean becomes that of the rows that stay
+                self.loc[k, position] = float(value.mean() - np.exp(s) * centre)
+                self.log_scale[k, position] = float(s)
 
     def drop_unused(self) -> int:
         """Remove the places of groups that do not move, and return the number of others."""
@@ -179,9 +184,9 @@ class GroupNorm(DataInitialized, LazyTransform):
 
 def _measure_distance(values: Sequence[FloatArray], k: int) -> float:
     """Total variation between the distribution of one group and that of all others, on a grid of quantiles."""
-    others = np.concatenate([*values[:k], *values[k + 1 :]])
-    if not len(values[k]) or not len(others):
+    if len(values) == 1:
         return 0.0
+    others = np.concatenate([*values[:k], *values[k + 1 :]])
     edges = np.quantile(np.concatenate(values), np.linspace(0, 1, N_BINS + 1)[1:-1])
     shares = [np.bincount(np.searchsorted(edges, x), minlength=N_BINS) / len(x) for x in (values[k], others)]
     return float(np.abs(shares[0] - shares[1]).sum() / 2)
