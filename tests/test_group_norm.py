@@ -10,7 +10,9 @@ import elflow
 from elflow.flows.compiled import compile_density
 from elflow.flows.group_norm import Grouped, GroupNorm, _shrink_log_scales
 from elflow.flows.mixture import FlowMixture, GaussianMixture
+from elflow.flows.strata import BoxGaussian
 from elflow.flows.whitening import Whitened
+from elflow.tabular.integrals._members import list_gaussians
 from experiments.faults.files import read_content, write_content
 
 SMALL = {"transforms": 2, "units": 8, "hidden_features": (32,)}
@@ -105,6 +107,52 @@ def test_gated_features_change_only_if_their_gate_is_open():
     torch.testing.assert_close(norm().inv(y), rows)
 
 
+@pytest.mark.parametrize("n_rare", [2, 5, 9, 12, 30])
+def test_small_groups_of_the_same_distribution_stay_in_their_place(n_rare):
+    generator = torch.Generator().manual_seed(0)
+    n_moved = 0
+    for _ in range(20):
+        x = torch.randn(500, 3, generator=generator, dtype=torch.double)
+        x[:, 0] = torch.where(torch.arange(500) < n_rare, 2.0, x[:, 0].clamp(max=1.4))
+        x[:n_rare, 1] += 30  # so that the rare category is a group
+        norm = make_norm(x)
+        assert bool((norm.loc[:, 1] != 0).any()) == (n_rare >= 10)
+        n_moved += bool((norm.loc[:, 2] != 0).any())
+    assert n_moved == 0
+
+
+def test_maps_keep_their_precision_under_autocast():
+    rows = draw_categories(600, 5.0, scale=0.4).float()
+    norm = make_norm(rows.double()).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        y, ladj = norm().call_and_ladj(rows)
+    expected, expected_ladj = norm().call_and_ladj(rows)
+    assert torch.equal(y, expected)
+    assert torch.equal(ladj, expected_ladj)
+
+
+def test_first_training_batch_initialises_groups():
+    rows = draw_categories(600, 5.0).float()
+    flow = Grouped(Whitened(elflow.ELF(3, units=8, hidden_features=(16,)), 3), GroupNorm(3, {0: [1.5]}, {1: None}))
+    flow.train()().log_prob(rows)
+    assert flow.initialized
+    assert flow.norm.drop_unused() == 1
+
+
+def test_categories_are_divided_before_states():
+    rng = np.random.default_rng(1)
+    kind = rng.choice(list("abc"), 800, p=[0.6, 0.35, 0.05])
+    # Whether the amount is zero says nearly as much as the category.
+    amount = np.where(kind == "a", rng.lognormal(size=800), 0.0)
+    table = pd.DataFrame({"kind": kind, "x": amount, "y": rng.normal(size=800) + 8 * (kind == "c")})
+    density = elflow.FlowDensity(max_steps=40, random_state=0, flow_options=SMALL).fit(table)
+    sample = density.sample(5000, random_state=0)
+    assert (sample.y[sample.kind == "c"] < 4).mean() < 0.05
+    assert ((sample.kind == "a") & (sample.y > 5)).mean() < 0.005
+    rare = table[table.kind == "c"]
+    assert density.conditional_proba(rare, "kind")["c"].mean() > 0.95
+
+
 def test_groups_whose_gate_is_closed_for_all_rows():
     rows = draw_categories(2000, 0.0)
     rows[:, 1] += 20 * (rows[:, 0] > -0.5) + 20 * (rows[:, 0] > 1.5)
@@ -177,7 +225,7 @@ def payments():
     """A density whose flows have groups, and its table."""
     table = make_payments(500, seed=0)
     density = elflow.FlowDensity(random_state=0, max_steps=60, flow_options=SMALL).fit(table)
-    assert density.options_["groups"] > 1
+    assert density.options_["groups"] == 1
     return density, table
 
 
@@ -187,6 +235,26 @@ def test_conditional_probabilities_agree_with_scores(payments):
     found = density.conditional_proba(some, "currency")
     scores = [density.score_samples(some.assign(currency=name), n_draws=256) for name in found]
     np.testing.assert_allclose(found.to_numpy(), softmax(np.stack(scores, 1), axis=1), atol=0.015)
+
+
+def test_gaussians_behind_groups_have_the_density_of_their_group():
+    rows = draw_categories(2000, 6.0, scale=0.4)
+    grouped = Grouped(GaussianMixture(3, components=4), make_norm(rows)).double()
+    grouped.initialize(rows)
+    grouped.eval()
+    moved = [(weight, part) for weight, part in list_gaussians(grouped) if isinstance(part, BoxGaussian)]
+    assert 0 < len(moved) < len(list_gaussians(grouped))
+    x = grouped().sample((4000,))
+    x = x[x[:, 0] > 1.5]
+    found = torch.logsumexp(torch.stack([weight + part().log_prob(x) for weight, part in moved]), 0)
+    torch.testing.assert_close(found, grouped().log_prob(x), atol=1e-6, rtol=0)
+
+
+def test_conditional_samples_of_a_rare_category_are_efficient(payments):
+    density, _ = payments
+    sample = density.sample(400, given={"currency": "JPY"}, random_state=0)
+    assert sample.attrs["elflow"]["min_effective_sample_size"] > 500
+    assert (sample.amount[sample.amount > 0] > 500).mean() > 0.97
 
 
 def test_file_holds_groups(payments, tmp_path):

@@ -12,7 +12,22 @@ from zuko.distributions import NormalizingFlow
 from elflow._checks import check_rows
 from elflow.transforms import invert, warn_not_converged
 
-__all__ = ["FlowDistribution"]
+__all__ = ["FlowDistribution", "InitializedByData"]
+
+
+class InitializedByData(NormalizingFlow):
+    """Distribution of a flow after a transform, which initialises both from the first batch."""
+
+    owner: tuple[Any, Tensor | None] | None = None
+    """The module to initialise, and its context."""
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Log-density of points `(..., features)` in nats, `(...)`."""
+        if self.owner is None:
+            return super().log_prob(x)
+        module, c = self.owner
+        module.initialize(x, c)
+        return NormalizingFlow.log_prob(module(c), x)
 
 
 class FlowDistribution(NormalizingFlow):

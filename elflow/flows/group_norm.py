@@ -13,7 +13,9 @@ from zuko.distributions import NormalizingFlow
 from zuko.lazy import LazyTransform
 
 from elflow._checks import check_count
+from elflow.flows.distribution import InitializedByData
 from elflow.flows.groups import FAR, FloatArray, Group, RepeatedRows, divide
+from elflow.flows.whitening import multiply
 from elflow.nn import DataInitialized, InitializesParts
 
 __all__ = ["GroupNorm", "GroupTransform", "Grouped"]
@@ -21,6 +23,10 @@ __all__ = ["GroupNorm", "GroupTransform", "Grouped"]
 
 MIN_DISTANCE = 0.75
 """Total variation between a group and all others from which it is standardised: a flow learns smaller differences."""
+MIN_SIZE = 10
+"""Minimum number of rows of such a group, from which its scale is estimated."""
+MAX_LOG_SCALE = 20.0
+"""Maximum absolute value of the logarithm of a scale."""
 N_BINS = 20
 """Number of bins of equal frequency in which distributions are compared."""
 
@@ -50,7 +56,10 @@ class Grouped(InitializesParts):
 
     def forward(self, c: Tensor | None = None) -> NormalizingFlow:
         """The distribution p(x | c), given the context `(..., context)`, or None for a flow without context."""
-        return NormalizingFlow(self.norm(c), self.flow(c))
+        distribution = InitializedByData(self.norm(c), self.flow(c))
+        if self.training and not self.initialized:
+            distribution.owner = self, c
+        return distribution
 
     def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
         """Initialise the groups from data `(N, features)`, then the flow from the standardised data."""
@@ -124,15 +133,15 @@ class GroupNorm(DataInitialized, LazyTransform):
 
     def forward(self, c: Tensor | None = None) -> GroupTransform:
         gates = self.gate, self.gate_lower, self.gate_upper
-        return GroupTransform(self.lower, self.upper, self.loc, self.log_scale, *gates)
+        return GroupTransform(list(self.cells), self.lower, self.upper, self.loc, self.log_scale, *gates)
 
     @torch.no_grad()
     def initialize(self, x: Tensor, c: Tensor | None = None) -> None:
         """Find the groups and their moments from data `(N, features)`; does nothing if they are set."""
-        if self.initialized or len(x) < 2:
-            return
         sources = np.arange(len(x)) if self.sources is None else self.sources.cpu().numpy()
         self.sources = None
+        if self.initialized or len(x) < 2:
+            return
         rows = RepeatedRows.from_sources(x.cpu().double().numpy(), sources)
         groups = divide(rows, self.cells, len(self.loc))
         if len(groups) > 1:
@@ -160,14 +169,16 @@ class GroupNorm(DataInitialized, LazyTransform):
             parts: Rows of the groups, by index; none is empty.
         """
         values = [part.x[:, position] for part in parts.values()]
-        is_apart = np.array([_measure_distance(values, k) > MIN_DISTANCE for k in range(len(values))], bool)
-        if is_apart.all() and len(values):  # the group with most rows stays in its place
+        sizes = np.array([part.effective_size for part in parts.values()])
+        distances = np.array([_measure_distance(values, k, size) for k, size in enumerate(sizes)])
+        is_apart = (distances > MIN_DISTANCE) & (sizes >= MIN_SIZE)
+        if len(values):  # the group with most rows stays in its place
             is_apart[np.argmax([len(value) for value in values])] = False
         if not is_apart.any():
             return
         centre = np.concatenate([value for value, moves in zip(values, is_apart, strict=True) if not moves]).mean()
-        sizes = np.array([part.effective_size for part in parts.values()])
-        log_scale = _shrink_log_scales(np.array([value.var() for value in values]), sizes)
+        variances = np.array([value.var() for value in values]) * sizes / np.maximum(sizes - 1, 1)
+        log_scale = _shrink_log_scales(variances, sizes).clip(-MAX_LOG_SCALE, MAX_LOG_SCALE)
         log_scale -= np.average(log_scale[~is_apart], weights=sizes[~is_apart])
         for k, value, moves, s in zip(parts, values, is_apart, log_scale, strict=True):
             if moves:  # so that its mean becomes that of the rows that stay
@@ -182,14 +193,25 @@ class GroupNorm(DataInitialized, LazyTransform):
         return len(self.loc)
 
 
-def _measure_distance(values: Sequence[FloatArray], k: int) -> float:
-    """Total variation between the distribution of one group and that of all others, on a grid of quantiles."""
+def _measure_distance(values: Sequence[FloatArray], k: int, size: float) -> float:
+    """Total variation between the distribution of one group and that of all others, on a grid of quantiles.
+
+    It is positive even if the distributions are the same, since few rows are in few bins. The result is scaled so that
+    it is then 0 on average, and still 1 for groups without overlap.
+
+    Arguments:
+        values: Values of a feature in each group.
+        k: Index of the group.
+        size: Its number of rows, or of different ones that have as much information.
+    """
     if len(values) == 1:
         return 0.0
     others = np.concatenate([*values[:k], *values[k + 1 :]])
     edges = np.quantile(np.concatenate(values), np.linspace(0, 1, N_BINS + 1)[1:-1])
     shares = [np.bincount(np.searchsorted(edges, x), minlength=N_BINS) / len(x) for x in (values[k], others)]
-    return float(np.abs(shares[0] - shares[1]).sum() / 2)
+    # Mean absolute deviations of the shares of `size` rows, by the normal approximation.
+    by_chance = np.sqrt(shares[1] * (1 - shares[1]) * 2 / (np.pi * size)).sum() / 2
+    return float((np.abs(shares[0] - shares[1]).sum() / 2 - by_chance) / max(1 - by_chance, 1e-9))
 
 
 def _shrink_log_scales(variances: FloatArray, sizes: FloatArray) -> FloatArray:
@@ -220,6 +242,7 @@ class GroupTransform(Transform):
     are in no group do not change.
 
     Arguments:
+        divided: The features by which rows are divided into groups.
         lower: Lower ends of the cells of the groups, `(G, features)`.
         upper: Upper ends, `(G, features)`.
         loc: Shifts, `(G, features)`.
@@ -235,6 +258,7 @@ class GroupTransform(Transform):
 
     def __init__(
         self,
+        divided: Sequence[int],
         lower: Tensor,
         upper: Tensor,
         loc: Tensor,
@@ -244,17 +268,16 @@ class GroupTransform(Transform):
         gate_upper: Tensor,
     ) -> None:
         super().__init__()
-        self.lower, self.upper, self.loc, self.log_scale = lower, upper, loc, log_scale
+        self.divided, self.lower, self.upper = list(divided), lower, upper
+        self.loc, self.log_scale = loc, log_scale
         self.gate, self.gate_lower, self.gate_upper = gate, gate_lower, gate_upper
 
     def _locate(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Shift and logarithm of the scale of each row, `(..., features)`."""
-        # Only a few features divide the rows.
-        divided = ((self.lower > -FAR) | (self.upper < FAR)).any(0).nonzero()[:, 0]
-        z = x[..., None, divided]
-        is_inside = ((z >= self.lower[:, divided]) & (z < self.upper[:, divided])).all(-1).to(self.loc)
+        z, lower, upper = x[..., None, self.divided], self.lower[:, self.divided], self.upper[:, self.divided]
+        is_inside = ((z >= lower) & (z < upper)).all(-1).to(self.loc)
         is_open = (x[..., self.gate] >= self.gate_lower) & (x[..., self.gate] < self.gate_upper)
-        return is_open * (is_inside @ self.loc), is_open * (is_inside @ self.log_scale)
+        return is_open * multiply(is_inside, self.loc), is_open * multiply(is_inside, self.log_scale)
 
     def _call(self, x: Tensor) -> Tensor:
         return self.call_and_ladj(x)[0]

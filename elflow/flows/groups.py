@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -71,11 +71,23 @@ class _Cut(NamedTuple):
     """Last category of the first part."""
 
 
-def divide(rows: RepeatedRows, cells: Mapping[int, FloatArray], max_groups: int) -> list[Group]:
-    """Divide categories into groups while the BIC improves, where it improves most first."""
+def divide(
+    rows: RepeatedRows,
+    cells: Mapping[int, FloatArray],
+    max_groups: int,
+    groups: Sequence[Group] | None = None,
+) -> list[Group]:
+    """Divide categories into groups while the BIC improves, where it improves most first.
+
+    Arguments:
+        rows: The rows.
+        cells: Ends between neighbouring cells, in increasing order, for each feature by which rows may be divided.
+        max_groups: The maximum number of groups.
+        groups: Groups that are divided further, instead of all rows.
+    """
     codes = {position: np.searchsorted(ends, rows.x[:, position], side="right") for position, ends in cells.items()}
-    groups = [Group(np.arange(len(rows.x)), {})]
-    cuts = [_find_cut(rows, codes, groups[0])]
+    groups = [Group(np.arange(len(rows.x)), {})] if groups is None else list(groups)
+    cuts = [_find_cut(rows, codes, group) for group in groups]
     while len(groups) < max_groups:
         k = int(np.argmax([cut.gain for cut in cuts]))
         gain, position, last = cuts[k]

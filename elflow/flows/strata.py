@@ -163,6 +163,8 @@ class StratifiedMixture(GaussianMixture):
         features: The number of features.
         cells: Ends between neighbouring cells, in increasing order, for each feature with categories.
         components: The maximum number of Gaussians.
+        states: The same for features by which the groups of categories are divided further, such as whether a value is
+            an atom.
 
     Example:
         >>> kind = torch.randn(1000)
@@ -178,11 +180,16 @@ class StratifiedMixture(GaussianMixture):
     """Index of the row of the data that each row for `initialize` repeats, `(N,)`; None if all are different rows."""
 
     def __init__(
-        self, features: int, cells: Mapping[int, Sequence[float] | FloatArray], components: int = N_COMPONENTS[-1]
+        self,
+        features: int,
+        cells: Mapping[int, Sequence[float] | FloatArray],
+        components: int = N_COMPONENTS[-1],
+        states: Mapping[int, FloatArray] | None = None,
     ) -> None:
         # Not that of `GaussianMixture`, which builds Gaussians without boxes.
         FlowMixture.__init__(self, [BoxGaussian(features) for _ in range(check_count("components", components))])
         self.cells = {position: np.asarray(ends, np.float64) for position, ends in cells.items()}
+        self.states = dict(states or {})
 
     @property
     def is_divided(self) -> bool:
@@ -196,7 +203,7 @@ class StratifiedMixture(GaussianMixture):
         sources = np.arange(len(x)) if self.sources is None else self.sources.cpu().numpy()
         self.sources = None
         rows = RepeatedRows.from_sources(x.cpu().double().numpy(), sources)
-        components = _fit_components(rows, self.cells, len(gaussians))
+        components = _fit_components(rows, self.cells, self.states, len(gaussians))
         for gaussian, component in zip(gaussians, components, strict=False):
             moments = torch.from_numpy(component.mean), torch.from_numpy(component.covariance)
             gaussian.set_box(component.box, *moments, component.standard)
@@ -218,11 +225,16 @@ class _Component(NamedTuple):
     """Features of the box with several categories, each of which must keep its frequency, the width of its cell."""
 
 
-def _fit_components(rows: RepeatedRows, cells: Mapping[int, FloatArray], max_components: int) -> list[_Component]:
+def _fit_components(
+    rows: RepeatedRows, categories: Mapping[int, FloatArray], states: Mapping[int, FloatArray], max_components: int
+) -> list[_Component]:
     """Gaussians of all groups of categories; none if there is only one group."""
-    groups = divide(rows, cells, max_components)
+    groups = divide(rows, categories, max_components)
     if len(groups) == 1:
         return []
+    # Categories come first: a state that happens to mean the same must not take their place.
+    groups = divide(rows, states, max_components, groups)
+    cells = {**categories, **states}
     components = []
     for group, covariance in zip(groups, _estimate_covariances(rows, groups), strict=True):
         box = {}

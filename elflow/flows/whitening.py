@@ -11,7 +11,7 @@ from zuko.distributions import DiagNormal, NormalizingFlow
 from zuko.lazy import LazyTransform
 
 from elflow._checks import check_choice, check_count, check_order
-from elflow.flows.distribution import FlowDistribution
+from elflow.flows.distribution import FlowDistribution, InitializedByData
 from elflow.nn import DataInitialized, InitializesParts
 
 __all__ = ["Gaussian", "TriangularTransform", "Whitened", "Whitening", "shrink_correlation"]
@@ -61,7 +61,7 @@ class Whitened(InitializesParts):
 
     def forward(self, c: Tensor | None = None) -> NormalizingFlow:
         """The distribution p(x | c), given the context `(..., context)`, or None for a flow without context."""
-        distribution = _WhitenedDistribution(self.whitening(c), self.flow(c))
+        distribution = InitializedByData(self.whitening(c), self.flow(c))
         if self.training and not self.initialized:
             distribution.owner = self, c
         return distribution
@@ -106,20 +106,6 @@ class Gaussian(InitializesParts):
     def initialize_parts(self, x: Tensor, c: Tensor | None) -> None:
         """Set mean and covariance from data `(N, features)`."""
         self.whitening.initialize(x, c)
-
-
-class _WhitenedDistribution(NormalizingFlow):
-    """Distribution of a whitened flow, which initialises the whitening and the flow from the first batch."""
-
-    owner: tuple[Whitened, Tensor | None] | None = None
-    """The flow to initialise, and its context."""
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        if self.owner is None:
-            return super().log_prob(x)
-        flow, c = self.owner
-        flow.initialize(x, c)
-        return NormalizingFlow(flow.whitening(c), flow.flow(c)).log_prob(x)
 
 
 class Whitening(DataInitialized, LazyTransform):

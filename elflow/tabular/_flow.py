@@ -103,17 +103,18 @@ def build_model(
         independent = [schema.positions(column.name)[-1] for column in unordered]
     context = 0 if context_schema is None else context_schema.context_features
     arguments = {key: value for key, value in options.items() if key not in MIXTURE_OPTIONS}
+    categories, gates = schema.category_ends, schema.value_gates
     flows: list[nn.Module] = []
     for position, member in options["members"]:
         if member == "strata":
-            flows.append(StratifiedMixture(schema.features, schema.group_ends, options["strata"]))
+            flows.append(StratifiedMixture(schema.features, categories, options["strata"], schema.state_ends))
             continue
         if member == "gaussian":
             flow: nn.Module = GaussianMixture(schema.features, context, options["components"])
         else:
             flow = _build_flow(member, position, name, schema.features, context, arguments)
         if groups := options.get("groups"):
-            flow = Grouped(flow, GroupNorm(schema.features, schema.group_ends, schema.value_gates, groups))
+            flow = Grouped(flow, GroupNorm(schema.features, categories, gates, groups))
         flows.append(flow)
     mixture = flows[0] if len(flows) == 1 else FlowMixture(flows)
     noise = {"variational": dequantization == "variational", "gaussian": dequantization == "gaussian"}

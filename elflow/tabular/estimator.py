@@ -245,7 +245,7 @@ class FlowDensity(
         training_rows, validation_rows = table.training, table.validation
         context = 0 if self.context_schema_ is None else self.context_schema_.context_features
         sizes = len(training_rows), self.schema_.features, context
-        options, recipe = resolve_settings(self.get_params(), *sizes, bool(self.schema_.group_ends))
+        options, recipe = resolve_settings(self.get_params(), *sizes, bool(self.schema_.category_ends))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = build_model(self.flow, self.schema_, self.context_schema_, options, self.dequantization)

@@ -155,24 +155,30 @@ class Schema:
         return [self.positions(column.name)[-1] for column in self.columns if column.kind in kinds]
 
     @property
-    def group_ends(self) -> dict[int, FloatArray]:
-        """Ends between the cells by which rows may be divided into groups, by the position of their feature.
-
-        These are categories of columns without missing values and, if there are any, the states of all columns with
-        atoms or missing values: within a category, rows at an atom have no amount.
+    def category_ends(self) -> dict[int, FloatArray]:
+        """Ends between the cells of categories, by the position of their feature, for columns without missing values.
 
         Example:
-            >>> Schema.fit(pd.DataFrame({"kind": ["a", "b", "a", "b"], "size": [0.1, 0.7, 0.3, 0.5]})).group_ends
+            >>> Schema.fit(pd.DataFrame({"kind": ["a", "b", "a", "b"], "size": [0.1, 0.7, 0.3, 0.5]})).category_ends
             {0: array([0.])}
         """
-        ends = {}
-        for column in self.columns:
-            if isinstance(column.map, Steps) and not column.shares and len(column.levels or ()) > 1:
-                ends[self.positions(column.name)[-1]] = ndtri(column.map.cumulative[1:-1])
-        if ends:
-            states = [column for column in self.columns if column.shares]
-            ends |= {self.positions(column.name)[0]: ndtri(np.cumsum(column.shares)[:-1]) for column in states}
-        return ends
+        return {
+            self.positions(column.name)[-1]: ndtri(column.map.cumulative[1:-1])
+            for column in self.columns
+            if isinstance(column.map, Steps) and not column.shares and len(column.levels or ()) > 1
+        }
+
+    @property
+    def state_ends(self) -> dict[int, FloatArray]:
+        """Ends between the cells of the states of columns with atoms or missing values, by the position of the feature.
+
+        Example:
+            >>> frame = pd.DataFrame({"size": [0.1, np.nan, 0.3, 0.5]})
+            >>> list(Schema.fit(frame, missing="model").state_ends)
+            [0]
+        """
+        states = [column for column in self.columns if column.shares]
+        return {self.positions(column.name)[0]: ndtri(np.cumsum(column.shares)[:-1]) for column in states}
 
     @property
     def value_gates(self) -> dict[int, tuple[int, float, float] | None]:
@@ -185,9 +191,10 @@ class Schema:
             {0: None}
         """
         gates: dict[int, tuple[int, float, float] | None] = {}
+        categories, numeric = self.category_ends, set(self.numeric)
         for column in self.columns:
             *state, z = self.positions(column.name)
-            if z in self.numeric and z not in self.group_ends:
+            if z in numeric and z not in categories:
                 ends = ndtri(np.clip(np.cumsum([0.0, *column.shares]), 0.0, 1.0)).clip(-FAR, FAR)
                 gates[z] = (state[0], *ends[column.position : column.position + 2].tolist()) if state else None
         return gates

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp, ndtr, ndtri
 from torch import Tensor, nn
 
-from elflow.flows.mixture import FlowMixture
 from elflow.flows.whitening import Gaussian, TriangularTransform
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular.integrals._boxes import find_ends, find_steps, measure_box
 from elflow.tabular.integrals._lines import Lines
+from elflow.tabular.integrals._members import list_gaussians, list_members
 from elflow.tabular.integrals._normal import log_interval, truncated_quantile
 from elflow.tabular.integrals._precision import N_CHECKED, choose_precision
 from elflow.tabular.integrals._quick_integration import MAX_ERROR, MAX_ROUNDS, N_NEW, N_PIECES, QuickIntegrator
@@ -25,7 +25,6 @@ __all__ = [
     "REFINED_QUANTILES",
     "integrate_density",
     "interpolate",
-    "list_members",
     "measure_precisions",
     "merge_distributions",
 ]
@@ -104,7 +103,7 @@ def measure_precisions(flow: nn.Module) -> Tensor | None:
 
     None if there are no Gaussians.
     """
-    whitenings = [member.whitening for _, member in list_members(flow) if isinstance(member, Gaussian)]
+    whitenings = [member.whitening for _, member in list_gaussians(flow)]
     if not whitenings:
         return None
     unit = torch.eye(whitenings[0].features, dtype=torch.double)
@@ -126,7 +125,7 @@ def _integrate_block(
     max_refinements: int,
 ) -> Distributions:
     """Distributions of a block of rows, with few evaluations for those in which the density is smooth."""
-    gaussians = [(weight, member) for weight, member in list_members(flow) if isinstance(member, Gaussian)]
+    gaussians = list_gaussians(flow)
     # The density has steps at the ends between groups, between which interpolation would not converge.
     has_steps = any(len(find_steps(member, lines.position)) for _, member in list_members(flow))
     if not gaussians or has_steps or all(isinstance(member, Gaussian) for _, member in list_members(flow)):
@@ -193,16 +192,6 @@ def _integrate_rows(
     if normals is None and len(parts) == 1:
         return parts[0]
     return _mix(parts, normals)
-
-
-def list_members(flow: nn.Module, log_weight: float = 0.0) -> Iterator[tuple[float, nn.Module]]:
-    """Flows that are no mixtures, with the logarithms of their weights."""
-    if not isinstance(flow, FlowMixture):
-        yield log_weight, flow
-        return
-    for weight, member in zip(flow.log_weights.tolist(), flow.flows, strict=True):
-        if weight > -math.inf:
-            yield from list_members(member, log_weight + weight)
 
 
 class _Normals(NamedTuple):

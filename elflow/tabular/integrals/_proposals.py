@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from elflow.flows.strata import BoxGaussian
 from elflow.flows.whitening import Gaussian
-from elflow.tabular.integrals._integration import list_members
+from elflow.tabular.integrals._members import list_gaussians
 from elflow.tabular.integrals._normal import log_interval as _log_interval
 from elflow.tabular.integrals._normal import truncated_quantile as _truncated_quantile
 from elflow.tabular.integrals._regions import Regions
@@ -44,7 +44,7 @@ class Gaussians(NamedTuple):
     @classmethod
     def from_flow(cls, flow: nn.Module) -> Gaussians | None:
         """The Gaussians among the members of a mixture; None if there are none."""
-        members = [(weight, part) for weight, part in list_members(flow) if isinstance(part, Gaussian)]
+        members = list_gaussians(flow)
         if not members:
             return None
         moments = [part.whitening.moments() for _, part in members]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
+import torch
 from torch import nn
 
-from elflow.flows.group_norm import GroupNorm
+from elflow.flows.group_norm import MAX_LOG_SCALE, GroupNorm
 from elflow.flows.groups import FAR
 from elflow.flows.strata import BoxGaussian
 from elflow.tabular._arrays import FloatArray
@@ -24,14 +27,14 @@ def check_boxes(model: nn.Module, schema: Schema) -> None:
         model: The flow, with the weights of the file.
         schema: The columns of the table.
     """
-    ends = schema.group_ends
+    ends = schema.category_ends | schema.state_ends
     for name, part in model.named_modules(remove_duplicate=False):
         if isinstance(part, BoxGaussian | GroupNorm):
             lower, upper = (tensor.double().cpu().numpy() for tensor in (part.lower, part.upper))
             for index in np.ndindex(lower.shape):
                 _check_box(name, index, float(lower[index]), float(upper[index]), ends.get(index[-1], np.zeros(0)))
         if isinstance(part, GroupNorm):
-            _check_fixed(name, part)
+            _check_maps(name, part)
 
 
 def _check_box(name: str, index: tuple[int, ...], lower: float, upper: float, ends: FloatArray) -> None:
@@ -44,10 +47,19 @@ def _check_box(name: str, index: tuple[int, ...], lower: float, upper: float, en
         raise ValueError(f"{name}.lower[{place}] must be less than {name}.upper[{place}], got {lower:g} and {upper:g}")
 
 
-def _check_fixed(name: str, norm: GroupNorm) -> None:
-    """Check that a layer standardises only the features that it may."""
+def _check_maps(name: str, norm: GroupNorm) -> None:
+    """Check that groups have no rows in common, and that they move only the features that they may."""
+    for first, second in combinations(range(len(norm.loc)), 2):
+        lower, upper = torch.maximum(*norm.lower[[first, second]]), torch.minimum(*norm.upper[[first, second]])
+        if (lower < upper).all():
+            raise ValueError(f"{name}.lower and {name}.upper of the groups {first} and {second} must not overlap")
     for tensor in ("loc", "log_scale"):
         values = getattr(norm, tensor)
         for group, position in values.nonzero().tolist():
+            value = float(values[group, position])
             if position not in norm.standardized:
-                raise ValueError(f"{name}.{tensor}[{group}, {position}] must be 0, got {values[group, position]:g}")
+                raise ValueError(f"{name}.{tensor}[{group}, {position}] must be 0, got {value:g}")
+            if tensor == "log_scale" and abs(value) > MAX_LOG_SCALE:
+                raise ValueError(
+                    f"{name}.{tensor}[{group}, {position}] must be at most {MAX_LOG_SCALE:g} in size, got {value:g}"
+                )
