@@ -418,21 +418,21 @@ def test_only_members_that_can_take_all_steps_within_the_time_limit_are_trained(
     assert training.stopped == ("time_limit" if expected == 1 else "max_steps")
 
 
-def break_log_likelihood(monkeypatch, step, training=True):
-    """Make the log-likelihood NaN once, at the given call in training or validation."""
+def break_log_likelihood(monkeypatch, steps, training=True):
+    """Make the log-likelihood NaN at the given calls in training or validation."""
     real, calls = processes.sum_rows, [0]
 
     def broken(log_prob, weight):
         total, count = real(log_prob, weight)
         calls[0] += log_prob.requires_grad == training
-        return (total * math.nan, count) if log_prob.requires_grad == training and calls[0] == step else (total, count)
+        return (total * math.nan, count) if log_prob.requires_grad == training and calls[0] in steps else (total, count)
 
     for module in (processes, run):
         monkeypatch.setattr(module, "sum_rows", broken)
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_reported(monkeypatch):
-    break_log_likelihood(monkeypatch, step=5)
+    break_log_likelihood(monkeypatch, steps=[5])
     with pytest.warns(RuntimeWarning, match="loss was nan .* at step 5: the step is skipped and the learning rate"):
         best, training = fit(make_flow(), *make_data(), TINY)
     assert training.skipped == 1
@@ -519,9 +519,75 @@ def test_training_gives_up_when_nothing_is_finite():
             fit(Broken(), *make_data(), TINY)
 
 
-def test_a_held_out_likelihood_that_is_not_finite_is_reported(monkeypatch):
-    break_log_likelihood(monkeypatch, step=2, training=False)
-    with pytest.warns(RuntimeWarning, match="held-out log-likelihood is nan after step 20"):
+def lose_weights(monkeypatch, step):
+    """Scale the weights before a step, so that their likelihood is far below that of any others."""
+    real = run.Run.train_step
+
+    def losing(self, batch):
+        if self.step == step - 1:
+            with torch.no_grad():
+                for p in self.flow.parameters():
+                    p.mul_(10)
+        real(self, batch)
+
+    monkeypatch.setattr(run.Run, "train_step", losing)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_training_goes_on_from_its_best_weights_when_the_present_ones_are_lost(tmp_path, monkeypatch, optimizer):
+    recipe = replace(TINY, ema_decay=0.0, schedule="constant", optimizer=optimizer)
+    undisturbed, _ = fit(make_flow(), *make_data(), replace(recipe, max_steps=10))
+    lose_weights(monkeypatch, step=15)
+    data = make_data()
+    states = []
+    with pytest.warns(RuntimeWarning, match=r"was .* after step 20: training goes on from its best weights with h"):
+        best, training = fit(
+            make_flow(), *data, recipe, on_round_end=lambda flow, entry: states.append(copy.deepcopy(flow))
+        )
+    scores = [entry["validation"] for entry in training.history]
+    assert scores[1] < -1e4 < scores[0] < scores[2] < scores[3]
+    assert have_same_state(states[1], undisturbed)
+    assert have_same_state(states[3], best)
+    rates = [entry["learning_rate"] for entry in training.history]
+    assert rates[0] == recipe.learning_rate
+    assert rates[2:] == [recipe.learning_rate / 2] * 2  # however many steps were skipped
+
+    # A run that ends in the lost round continues in the same way.
+    def stop(flow, entry):
+        if entry["step"] == 20:
+            raise KeyboardInterrupt
+
+    with pytest.warns(RuntimeWarning, match="goes on from"), pytest.raises(KeyboardInterrupt):
+        fit(make_flow(), *data, recipe, checkpoint=tmp_path / "c", on_round_end=stop)
+    resumed, _ = fit(make_flow(), *data, recipe, checkpoint=tmp_path / "c")
+    assert have_same_state(resumed, best)
+
+
+def test_training_goes_back_after_many_skipped_steps_in_a_row(monkeypatch):
+    """If the best weights do not help, training gives up."""
+    recipe = replace(TINY, schedule="constant")
+    break_log_likelihood(monkeypatch, steps=range(12, 33))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _, training = fit(make_flow(), *make_data(), recipe)
+    returns = [str(w.message) for w in caught if "goes on from its best weights" in str(w.message)]
+    assert len(returns) == 1
+    assert "as in the previous 19 steps: training goes on" in returns[0]
+    assert training.skipped == 21
+    assert training.history[-1]["learning_rate"] == recipe.learning_rate / 4  # one step was skipped afterwards
+    break_log_likelihood(monkeypatch, steps=range(12, 60))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with pytest.raises(FloatingPointError, match=r"in the previous 39 steps: lower learning_rate"):
+            fit(make_flow(), *make_data(), replace(recipe, max_steps=80))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"), [(1, "is nan after step 10"), (2, "was nan after step 20: training goes on")]
+)
+def test_a_held_out_likelihood_that_is_not_finite_is_reported(monkeypatch, call, message):
+    break_log_likelihood(monkeypatch, steps=[call], training=False)
+    with pytest.warns(RuntimeWarning, match=f"the held-out log-likelihood {message}"):
         _, training = fit(make_flow(), *make_data(), TINY)
     assert training.stopped == "max_steps"
     assert len(training.history) == 4

@@ -28,16 +28,17 @@ __all__ = ["Run"]
 MAX_BLOCK_ROWS = 4_096
 """Maximum number of validation rows scored at once."""
 MAX_SKIPPED = 20
-"""Number of consecutive skipped steps after which training fails."""
+"""Number of consecutive skipped steps after which training goes back to its best weights, or fails without any."""
 MAX_OVERFLOWS = 3
 """Number of skipped steps after which a part that caused them is not trained any more, if there are others."""
 MAX_LAG = 1e4
-"""Nats per row by which a part is behind the best one if it causes a skipped step."""
+"""Nats per row by which a part is behind the best one if it causes a skipped step, and behind its own best round if its
+weights are lost."""
 MIN_TIME_SHARE = 0.1
 """Share of the time limit after which parts that cannot take all their steps within it are not trained any more."""
 TIME_TOLERANCE = 0.2
 """Part of the steps of a part that may be missing: its learning rate decays before the time limit anyway."""
-_COUNTERS = ["history", "step", "skipped", "skipped_in_a_row", "stopped", "overflows"]
+_COUNTERS = ["history", "step", "skipped", "skipped_in_a_row", "halvings", "stopped", "overflows"]
 """Attributes of `Run` that a checkpoint stores unchanged."""
 
 
@@ -62,6 +63,7 @@ class Run:
         self.step = 0
         self.skipped = 0
         self.skipped_in_a_row = 0
+        self.halvings = 0  # of the learning rate by skipped steps, since weights were good or restored
         self.overflows = [0] * len(self.selection.parts)  # skipped steps that each part has caused
         self.stopped = ""
         self.is_cooling = False  # whether a rate was lowered because the time limit is near
@@ -213,18 +215,25 @@ class Run:
             self.skipped_in_a_row = 0
             return
         self.skipped_in_a_row += 1
-        for group in self.optimizer.param_groups:
-            group["lr"] /= 2
+        self._scale_rates(0.5)
+        self.halvings += 1
         problem = f"the loss was {loss:g} and the norm of its gradient {norm:g} at step {self.step}"
-        if self.skipped_in_a_row >= MAX_SKIPPED:
+        if self.skipped_in_a_row == MAX_SKIPPED and self.selection.weights:
+            self._restore(self.selection.trained, f"{problem}, as in the previous {MAX_SKIPPED - 1} steps")
+            return
+        if self.skipped_in_a_row >= MAX_SKIPPED * (2 if self.selection.weights else 1):
             raise FloatingPointError(
-                f"{problem}, as in the previous {MAX_SKIPPED - 1} steps: lower learning_rate (now "
+                f"{problem}, as in the previous {self.skipped_in_a_row - 1} steps: lower learning_rate (now "
                 f"{self.recipe.learning_rate:g}), or check the data for outliers and for columns that determine each "
                 "other"
             )
         if causes and kept:
             return  # the other parts are trained
         warn_user(f"{problem}: the step is skipped and the learning rate halved", RuntimeWarning)
+
+    def _scale_rates(self, factor: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] *= factor
 
     @torch.no_grad()
     def _find_overflowing_parts(self, batch: Rows) -> list[int]:
@@ -255,10 +264,10 @@ class Run:
         else:
             scores, score = self._score(validation, seed)
             entry["validation"] = score
-            if not math.isfinite(score):
-                warn_user(f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning)
             n_parts = len(self.selection.trained)
             self.selection.update(weights, scores, self.step)
+            if not self._restore_lost_parts(scores) and not math.isfinite(score):
+                warn_user(f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning)
             self._drop_parts_without_time(n_parts)
             self._freeze_finished_parts()
         if isinstance(self.scheduler, ReduceLROnPlateau):
@@ -273,6 +282,38 @@ class Run:
         self.history.append(entry)
         self._round_end = None
         return entry
+
+    def _restore_lost_parts(self, scores: Sequence[float]) -> bool:
+        """Go back to the best weights of parts that have fallen far behind them, and return whether there are any.
+
+        Arguments:
+            scores: The held-out log-likelihood of each part.
+        """
+        lost = [k for k in self.selection.trained if not scores[k] > self.selection.scores[k] - MAX_LAG]
+        is_lost = bool(lost and self.selection.weights)
+        if is_lost:
+            worst = min(scores[k] for k in lost)
+            self._restore(lost, f"the held-out log-likelihood was {worst:g} after step {self.step}")
+        if not self.skipped_in_a_row:
+            self.halvings = 0
+        return is_lost
+
+    @torch.no_grad()
+    def _restore(self, parts: Sequence[int], problem: str) -> None:
+        """Go on from the best weights of parts with half the learning rate, and warn.
+
+        One step may lead so far away that no number of steps leads back.
+        """
+        best = {key: value for key, value in self.selection.weights.items() if self.selection.find_owner(key) in parts}
+        for module in (self.flow, self.averaged.module):
+            module.load_state_dict(best, strict=False)
+        for name, parameter in self.flow.named_parameters():
+            if name in best:
+                self.optimizer.state.pop(parameter, None)
+        # The rate has been halved by each skipped step, as if it had been the reason.
+        self._scale_rates(2.0**self.halvings / 2)
+        self.halvings = 0
+        warn_user(f"{problem}: training goes on from its best weights with half the learning rate", RuntimeWarning)
 
     def _score(self, validation: Rows, seed: int) -> tuple[list[float], float]:
         """Mean log-density of the validation rows under the averaged weights: of each part of the flow, and of all.
