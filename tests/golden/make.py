@@ -170,10 +170,8 @@ def main(folder: Path) -> None:
     save_density(folder, "table-maf", numbers, ["count"], flow="maf", flow_options=hidden | {"randperm": True})
     save_density(folder, "table-realnvp", numbers, [], flow="realnvp", flow_options=hidden)
     save_density(folder, "table-strata", make_payments(), [], flow_options=SMALL, members=["plain", "strata"])
-    save_density(
-        folder, "table-groups", make_bent_payments(), [], members=["plain", "strata"], max_steps=800, learning_rate=0.01,
-        flow_options=SMALL | {"hidden_features": [16]},
-    )  # fmt: skip
+    bent = {"max_steps": 800, "learning_rate": 0.01, "flow_options": SMALL | {"hidden_features": [16]}}
+    save_density(folder, "table-groups", make_bent_payments(), [], members=["plain", "strata"], **bent)
     save_estimators(folder, table)
     torch.manual_seed(0)
     save_flow(folder, "elf", elflow.ELF(3, 2, **SMALL))
