@@ -32,8 +32,8 @@ MAX_SKIPPED = 20
 MAX_OVERFLOWS = 3
 """Number of skipped steps after which a part that caused them is not trained any more, if there are others."""
 MAX_LAG = 1e4
-"""Nats per row by which a part is behind the best one if it causes a skipped step, and behind its own best round if its
-weights are lost."""
+"""Nats per row by which a part is behind the best one if it causes a skipped step, and a flow behind its best round if
+its weights are lost."""
 MIN_TIME_SHARE = 0.1
 """Share of the time limit after which parts that cannot take all their steps within it are not trained any more."""
 TIME_TOLERANCE = 0.2
@@ -218,10 +218,11 @@ class Run:
         self._scale_rates(0.5)
         self.halvings += 1
         problem = f"the loss was {loss:g} and the norm of its gradient {norm:g} at step {self.step}"
-        if self.skipped_in_a_row == MAX_SKIPPED and self.selection.weights:
-            self._restore(self.selection.trained, f"{problem}, as in the previous {MAX_SKIPPED - 1} steps")
+        can_restore = self._can_restore()
+        if self.skipped_in_a_row == MAX_SKIPPED and can_restore:
+            self._restore(f"{problem}, as in the previous {MAX_SKIPPED - 1} steps")
             return
-        if self.skipped_in_a_row >= MAX_SKIPPED * (2 if self.selection.weights else 1):
+        if self.skipped_in_a_row >= MAX_SKIPPED * (2 if can_restore else 1):
             raise FloatingPointError(
                 f"{problem}, as in the previous {self.skipped_in_a_row - 1} steps: lower learning_rate (now "
                 f"{self.recipe.learning_rate:g}), or check the data for outliers and for columns that determine each "
@@ -266,7 +267,7 @@ class Run:
             entry["validation"] = score
             n_parts = len(self.selection.trained)
             self.selection.update(weights, scores, self.step)
-            if not self._restore_lost_parts(scores) and not math.isfinite(score):
+            if not self._restore_if_lost(scores[0]) and not math.isfinite(score):
                 warn_user(f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning)
             self._drop_parts_without_time(n_parts)
             self._freeze_finished_parts()
@@ -283,33 +284,31 @@ class Run:
         self._round_end = None
         return entry
 
-    def _restore_lost_parts(self, scores: Sequence[float]) -> bool:
-        """Go back to the best weights of parts that have fallen far behind them, and return whether there are any.
+    def _can_restore(self) -> bool:
+        """Whether to go back to the best weights if the present ones are lost: those of a flow without parts.
 
-        Arguments:
-            scores: The held-out log-likelihood of each part.
+        Parts of a mixture that are lost, such as those of columns that determine each other, leave it to the others.
         """
-        lost = [k for k in self.selection.trained if not scores[k] > self.selection.scores[k] - MAX_LAG]
-        is_lost = bool(lost and self.selection.weights)
+        return len(self.selection.parts) == 1 and bool(self.selection.weights)
+
+    def _restore_if_lost(self, score: float) -> bool:
+        """Go back to the best weights if the held-out log-likelihood has fallen far below theirs, and return whether."""
+        is_lost = self._can_restore() and not score > self.selection.scores[0] - MAX_LAG
         if is_lost:
-            worst = min(scores[k] for k in lost)
-            self._restore(lost, f"the held-out log-likelihood was {worst:g} after step {self.step}")
+            self._restore(f"the held-out log-likelihood was {score:g} after step {self.step}")
         if not self.skipped_in_a_row:
             self.halvings = 0
         return is_lost
 
     @torch.no_grad()
-    def _restore(self, parts: Sequence[int], problem: str) -> None:
-        """Go on from the best weights of parts with half the learning rate, and warn.
+    def _restore(self, problem: str) -> None:
+        """Go on from the best weights with half the learning rate, and warn.
 
         One step may lead so far away that no number of steps leads back.
         """
-        best = {key: value for key, value in self.selection.weights.items() if self.selection.find_owner(key) in parts}
         for module in (self.flow, self.averaged.module):
-            module.load_state_dict(best, strict=False)
-        for name, parameter in self.flow.named_parameters():
-            if name in best:
-                self.optimizer.state.pop(parameter, None)
+            module.load_state_dict(self.selection.weights, strict=False)
+        self.optimizer.state.clear()
         # The rate has been halved by each skipped step, as if it had been the reason.
         self._scale_rates(2.0**self.halvings / 2)
         self.halvings = 0
