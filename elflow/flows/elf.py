@@ -290,9 +290,10 @@ class MaskedELFTransform(LazyTransform):
         dependent = self._make_networks(self.hyper(x, c).to(x.dtype))  # autocast may return a lower precision
         if not self.hyper.free:
             return dependent
-        return ColumnsTransform(
-            [self.hyper.free, self.hyper.dependent], [self._make_networks(self.hyper.first), dependent]
-        )
+        groups = [(self.hyper.free, self._make_networks(self.hyper.first)), (self.hyper.dependent, dependent)]
+        groups.sort(key=lambda group: group[0])  # groups in the order of the columns are joined without a permutation
+        columns, maps = zip(*groups, strict=True)
+        return ColumnsTransform(columns, maps)
 
     def _invert_free(self, y: Tensor) -> Tensor:
         """First guess of the inverse: y with the coordinate that depends on nothing already inverted."""
