@@ -79,6 +79,34 @@ def test_moments_are_those_before_the_threshold():
     assert float(noise.covariance[1, 1]) == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_points_of_free_cells_do_not_determine_the_moments(seed):
+    """Of a constant, and of numbers of columns with atoms, many rows say nothing: variances grew without limit."""
+    rng = np.random.default_rng(seed)
+    exact = rng.normal(size=(1500, 2))
+    exact[:, 1] = exact[:, 0] + 1e-3 * rng.normal(size=1500)  # nearly collinear columns
+    shares, lows, widths = (0.03, 0.12, 0.68), [], []
+    for share in shares:  # a state that depends on the columns, and the number, known in one of the states only
+        state = rng.random(1500) < np.where(exact[:, 0] > 0, 1.5, 0.5) * share
+        number = 0.7 * exact[:, 0] + 0.7 * rng.normal(size=1500)
+        lows += [np.where(state, 0.0, share), np.where(state, 0.0, number)]
+        widths += [np.where(state, share, 1 - share), np.where(state, 1.0, -0.01)]
+    lows.append(np.zeros(1500))
+    widths.append(np.ones(1500))  # the constant
+    cells = torch.from_numpy(np.stack(lows, 1)), torch.from_numpy(np.stack(widths, 1))
+    noise = CellNoise([0, 1], range(2, 9))
+    noise.estimate_moments(torch.from_numpy(exact), *cells)
+    deviation = noise.covariance.diagonal().sqrt()
+    correlation = noise.covariance / deviation[:, None] / deviation
+    torch.testing.assert_close(deviation, torch.ones(9), atol=0.12, rtol=0)
+    assert (correlation[-1, :-1].abs() < 1e-6).all()
+    for number in (3, 5):  # as that of the rows that are known, 0.707
+        assert 0.55 < float(correlation[0, number]) < 0.75
+    z, log_density = noise.draw(torch.from_numpy(exact), *cells, draw_uniform(1500, 7))
+    assert float(z.abs().max()) < 8
+    assert log_density.isfinite().all()
+
+
 @pytest.fixture(scope="module")
 def labelled():
     rng = np.random.default_rng(0)

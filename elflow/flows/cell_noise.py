@@ -21,6 +21,8 @@ MAX_ROWS, MAX_NUMBERS = 5_000, 500_000
 """Maximum number of rows from which the moments are estimated, and of rows times features."""
 MIN_WIDTH = 1e-4
 """Width of a cell of (0, 1) from which its points are correlated. The ends of narrow ones may be the same in floats."""
+FREE_WIDTH = 1 - 1e-9
+"""Width from which a cell is all of (0, 1): that of a constant, or of the number of a row at an atom or missing."""
 MIN_PROBABILITY = 1e-12
 """Minimum distance of a uniform point of a cell from 0 and 1, so that its normal quantile stays within +-7.04."""
 REACH = 3.0
@@ -82,11 +84,12 @@ class CellNoise(DataInitialized):
         is_wide = self._find_wide(width)
         # Cells of (0, 1) are those of a standard normal distribution. With few of them, its moments are not determined.
         is_standard = torch.cat([torch.zeros(exact.shape[1]), (width > 0).double().mean(0)]) > 0.5
+        is_free = torch.cat([torch.zeros_like(exact, dtype=torch.bool), width >= FREE_WIDTH], 1)
         noise = torch.rand(low.shape, generator=generator, dtype=torch.double)
         z = torch.cat([exact, draw_uniform(low, width, noise)[0]], 1)
         moments = []
         for _ in range(N_SWEEPS):
-            mean, covariance = _estimate_moments(z, is_standard)
+            mean, covariance = _estimate_moments(z, is_standard, is_free)
             moments.append((mean, covariance))
             precision = torch.linalg.inv(covariance)
             for k in is_wide.any(0).nonzero()[:, 0].tolist():
@@ -164,13 +167,25 @@ def _find_ends(low: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
     return torch.special.ndtri(lower), torch.special.ndtri(upper)
 
 
-def _estimate_moments(z: Tensor, is_standard: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of points `(N, features)` with shrunk correlations; some have mean 0 and variance 1."""
-    covariance = torch.atleast_2d(z.T.cov(correction=0))
-    variances = covariance.diagonal().clamp(min=1e-6)
-    scale = torch.where(is_standard, variances.rsqrt(), 1.0)
-    covariance = _shrink(covariance, SWEEP_SHRINKAGE)
-    return torch.where(is_standard, 0.0, z.mean(0)), scale[:, None] * covariance * scale
+def _estimate_moments(z: Tensor, is_standard: Tensor, is_free: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of points `(N, features)` with shrunk correlations; some have mean 0 and variance 1.
+
+    Points of free cells do not count: they were drawn from the moments themselves, and nothing else would determine the
+    correlation of two features of which one is always free. The products of the other points are those of all points
+    with zeros in place of free ones, so that the matrix stays positive definite.
+    """
+    is_known = (~is_free).to(z)
+    n_known = is_known.sum(0).clamp(min=1)
+    mean = (z * is_known).sum(0) / n_known
+    centred = (z - mean) * is_known
+    deviation = (centred.square().sum(0) / n_known).clamp(min=1e-6).sqrt()
+    products = centred.T @ centred / len(z)
+    spread = products.diagonal().clamp(min=1e-12).sqrt()
+    correlation = products / spread[:, None] / spread
+    correlation.fill_diagonal_(1.0)
+    deviation = torch.where(is_standard, 1.0, deviation)
+    covariance = deviation[:, None] * correlation * deviation
+    return torch.where(is_standard, 0.0, mean), _shrink(covariance, SWEEP_SHRINKAGE)
 
 
 def _shrink(covariance: Tensor, shrinkage: float) -> Tensor:
