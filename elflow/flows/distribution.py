@@ -12,10 +12,10 @@ from zuko.distributions import NormalizingFlow
 from elflow._checks import check_rows
 from elflow.transforms import invert, warn_not_converged
 
-__all__ = ["FlowDistribution", "InitializedByData"]
+__all__ = ["FlowDistribution", "InitializingDistribution"]
 
 
-class InitializedByData(NormalizingFlow):
+class InitializingDistribution(NormalizingFlow):
     """Distribution of a flow after a transform, which initialises both from the first batch."""
 
     owner: tuple[Any, Tensor | None] | None = None

@@ -11,7 +11,7 @@ from zuko.distributions import DiagNormal, NormalizingFlow
 from zuko.lazy import LazyTransform
 
 from elflow._checks import check_choice, check_count, check_order
-from elflow.flows.distribution import FlowDistribution, InitializedByData
+from elflow.flows.distribution import FlowDistribution, InitializingDistribution
 from elflow.nn import DataInitialized, InitializesParts
 
 __all__ = ["Gaussian", "TriangularTransform", "Whitened", "Whitening", "shrink_correlation"]
@@ -61,7 +61,7 @@ class Whitened(InitializesParts):
 
     def forward(self, c: Tensor | None = None) -> NormalizingFlow:
         """The distribution p(x | c), given the context `(..., context)`, or None for a flow without context."""
-        distribution = InitializedByData(self.whitening(c), self.flow(c))
+        distribution = InitializingDistribution(self.whitening(c), self.flow(c))
         if self.training and not self.initialized:
             distribution.owner = self, c
         return distribution

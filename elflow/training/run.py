@@ -257,7 +257,7 @@ class Run:
             "learning_rate": self.learning_rate,
             "training": sum_means(self._training_mean, self.fabric).value,
         }
-        score = entry["training"]
+        score, is_lost = entry["training"], False
         self.averaged.copy_buffers()
         weights = self.averaged.module.state_dict()
         if validation is None:
@@ -267,8 +267,7 @@ class Run:
             entry["validation"] = score
             n_parts = len(self.selection.trained)
             self.selection.update(weights, scores, self.step)
-            if not self._restore_if_lost(scores[0]) and not math.isfinite(score):
-                warn_user(f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning)
+            is_lost = self._can_restore() and not scores[0] > self.selection.scores[0] - MAX_LAG
             self._drop_parts_without_time(n_parts)
             self._freeze_finished_parts()
         if isinstance(self.scheduler, ReduceLROnPlateau):
@@ -279,6 +278,12 @@ class Run:
             self.stopped = "patience"
         elif self._time_left() <= 0:
             self.stopped = "time_limit"
+        if is_lost and not self.stopped:
+            self._restore(f"the held-out log-likelihood was {score:g} after step {self.step}")
+        elif validation is not None and not math.isfinite(score):
+            warn_user(f"the held-out log-likelihood is {score:g} after step {self.step}", RuntimeWarning)
+        if not self.skipped_in_a_row:
+            self.halvings = 0
         entry["seconds"] = round(self.seconds, 3)
         self.history.append(entry)
         self._round_end = None
@@ -289,16 +294,7 @@ class Run:
 
         Parts of a mixture that are lost, such as those of columns that determine each other, leave it to the others.
         """
-        return len(self.selection.parts) == 1 and bool(self.selection.weights)
-
-    def _restore_if_lost(self, score: float) -> bool:
-        """Go back to the best weights if the held-out log-likelihood has fallen far below theirs, and return whether."""
-        is_lost = self._can_restore() and not score > self.selection.scores[0] - MAX_LAG
-        if is_lost:
-            self._restore(f"the held-out log-likelihood was {score:g} after step {self.step}")
-        if not self.skipped_in_a_row:
-            self.halvings = 0
-        return is_lost
+        return len(self.selection.parts) == 1 and self.selection.scores[0] > -math.inf
 
     @torch.no_grad()
     def _restore(self, problem: str) -> None:
@@ -307,7 +303,7 @@ class Run:
         One step may lead so far away that no number of steps leads back.
         """
         for module in (self.flow, self.averaged.module):
-            module.load_state_dict(self.selection.weights, strict=False)
+            module.load_state_dict(self.selection.weights)
         self.optimizer.state.clear()
         # The rate has been halved by each skipped step, as if it had been the reason.
         self._scale_rates(2.0**self.halvings / 2)

@@ -68,7 +68,7 @@ class Selection:
         # Weights outside of all parts are those of the best round of any of them.
         improves_best = is_first or self.choose_best(scores) > best_before
         for key, value in weights.items():
-            owner = self.find_owner(key)
+            owner = next((k for k, part in enumerate(self.parts) if part == "" or key.startswith(f"{part}.")), None)
             if is_first or (improves_best if owner is None else is_better[owner]):
                 self.weights[key] = value.detach().clone()
         for k, (score, better) in enumerate(zip(scores, is_better, strict=True)):
@@ -77,10 +77,6 @@ class Selection:
         self.train([k for k in self.trained if self.rounds_since_best[k] < self.patience])
         if self.race_steps is not None and step >= self.race_steps:
             self.train_best(1)
-
-    def find_owner(self, key: str) -> int | None:
-        """Index of the part that a weight belongs to; None if to none of them."""
-        return next((k for k, part in enumerate(self.parts) if part == "" or key.startswith(f"{part}.")), None)
 
     def choose_best(self, scores: Sequence[float]) -> float:
         """The best score of the parts that can be trained; one that is not finite only if there is no other."""
