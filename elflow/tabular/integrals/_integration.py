@@ -80,9 +80,10 @@ def integrate_density(
     c = None if lines.context is None else lines.context[:N_CHECKED]
     quick_flow = choose_precision(flow, lines.z[0, :N_CHECKED], c)
     size = max(1, MAX_EVALUATIONS // (len(quantiles) * lines.n_draws))
+    gaussians = _list_smooth_gaussians(flow, lines.position) if lines.n_rows else []
     blocks = []
     for index in torch.arange(lines.n_rows).split(size) if lines.n_rows else ():
-        block = _integrate_block(lines.take(index), flow, quick_flow, z_range, quantiles, max_refinements)
+        block = _integrate_block(lines.take(index), flow, quick_flow, gaussians, z_range, quantiles, max_refinements)
         blocks.append((index.numpy(), block))
     return merge_distributions(blocks, lines.n_rows)
 
@@ -116,19 +117,27 @@ def measure_precisions(flow: nn.Module) -> Tensor | None:
     return torch.stack(precisions).amax(0)
 
 
+def _list_smooth_gaussians(flow: nn.Module, position: int) -> list[tuple[float, Gaussian]]:
+    """Gaussians that place the points of a density that is smooth along a feature; none for any other density.
+
+    The density has steps at the ends between groups, between which interpolation would not converge.
+    """
+    members = [member for _, member in list_members(flow)]
+    has_steps = any(len(find_steps(member, position)) for member in members)
+    return [] if has_steps or all(isinstance(member, Gaussian) for member in members) else list_gaussians(flow)
+
+
 def _integrate_block(
     lines: Lines,
     flow: nn.Module,
     quick_flow: nn.Module,
+    gaussians: Sequence[tuple[float, Gaussian]],
     z_range: tuple[float, float],
     quantiles: FloatArray,
     max_refinements: int,
 ) -> Distributions:
     """Distributions of a block of rows, with few evaluations for those in which the density is smooth."""
-    gaussians = list_gaussians(flow)
-    # The density has steps at the ends between groups, between which interpolation would not converge.
-    has_steps = any(len(find_steps(member, lines.position)) for _, member in list_members(flow))
-    if not gaussians or has_steps or all(isinstance(member, Gaussian) for _, member in list_members(flow)):
+    if not gaussians:
         return _integrate_rows(lines, flow, z_range, quantiles, max_refinements)
     quick, rest = _integrate_smooth(lines, quick_flow, z_range, gaussians)
     if not len(rest):
