@@ -34,8 +34,8 @@ __all__ = ["Conditional", "condition", "condition_by_points", "pit_values"]
 
 MAX_EDGES = 1025
 """Maximum number of ends of cells at which the distribution of a discrete column is computed from points."""
-N_CELL_DRAWS = 8
-"""Number of points of the other columns' cells over which the density is averaged."""
+N_CELL_DRAWS = 16
+"""Number of points of the other columns' cells over which the density is averaged, as for scores."""
 MAX_CELL_VARIANCE = 0.005
 """Maximum variance of points of cells, relative to that of their columns given all others, for which one is enough."""
 
