@@ -1,5 +1,7 @@
 # `make demo` and `make test` are complete on a machine with Python 3.11 or newer and a C++ compiler.
 PYTHON ?= python3
+# Without bytecode, every process would compile all modules again, which doubles the time of the tests that start many.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 # An editable installation lists the folders of the package: a new one needs another installation.
 FOLDERS := $(wildcard elflow/*/__init__.py elflow/*/*/__init__.py)
