@@ -1,5 +1,7 @@
 """Tests of the standardisation of features within groups of categories, before a flow."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,7 @@ from scipy.special import softmax
 
 import elflow
 from elflow.flows.compiled import compile_density
-from elflow.flows.group_norm import Grouped, GroupNorm, _shrink_log_scales
+from elflow.flows.group_norm import MAX_LOG_RATIO, Grouped, GroupNorm, _shrink_log_scales
 from elflow.flows.mixture import FlowMixture, GaussianMixture
 from elflow.flows.strata import BoxGaussian
 from elflow.flows.whitening import Whitened
@@ -177,6 +179,9 @@ def test_repeated_rows_are_not_taken_for_new_ones():
 
 def test_kernel_scores_groups_as_torch():
     rows = draw_categories(600, 5.0, scale=0.4)
+    rows[:, 2] = torch.randn(
+        600, generator=torch.Generator().manual_seed(1)
+    )  # the gate is open for a part of each group
     flows = [elflow.ELF(3, units=8, hidden_features=(16,)).double() for _ in range(3)]
     gated = GroupNorm(3, {0: [-0.5, 1.5]}, standardized={1: (2, 0.0, 1.5)})
     whitened = [Whitened(flow, 3) for flow in flows]
@@ -185,6 +190,7 @@ def test_kernel_scores_groups_as_torch():
     mixture = FlowMixture([*members, gaussians]).double()
     mixture.initialize(rows)
     mixture.eval()
+    assert (gated.loc != 0).any()
     compiled = compile_density(mixture)
     if compiled is None:
         pytest.skip("the native kernel is not installed")
@@ -266,24 +272,50 @@ def test_file_holds_groups(payments, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tensor", "value", "message"),
+    ("tensor", "position", "value", "message"),
     [
-        ("lower", 0.3, r"norm\.lower\[0, 0\] must be -1e\+30 or an end between categories, got 0\.3"),
-        ("lower", 1e30, r"norm\.lower\[0, 0\] must be -1e\+30 or an end between categories, got 1e\+30"),
-        ("loc", 0.5, r"norm\.loc\[0, 0\] must be 0, got 0\.5"),
-        ("log_scale", 0.5, r"norm\.log_scale\[0, 0\] must be 0, got 0\.5"),
+        ("lower", 0, 0.3, r"norm\.lower\[0, 0\] must be -1e\+30 or an end between cells, got 0\.3"),
+        ("lower", 0, 1e30, r"norm\.lower\[0, 0\] must be -1e\+30 or an end between cells, got 1e\+30"),
+        # An end between states, by which the kernel would divide rows and torch would not.
+        ("upper", 1, "state", r"norm\.upper\[0, 1\] must be 1e\+30 or an end between cells, got"),
+        ("loc", 0, 0.5, r"norm\.loc\[0, 0\] must be 0, got 0\.5"),
+        ("log_scale", 0, 0.5, r"norm\.log_scale\[0, 0\] must be 0, got 0\.5"),
+        ("log_scale", 2, 21.0, r"norm\.log_scale\[0, 2\] must be at most 20 in size, got 21"),
     ],
 )
-def test_files_with_other_groups_are_refused(payments, tmp_path, tensor, value, message):
+def test_files_with_other_groups_are_refused(payments, tmp_path, tensor, position, value, message):
     density, _ = payments
     path = tmp_path / "model.elf"
     density.save(path)
     header, tensors = read_content(path)
+    if value == "state":
+        value = float(density.schema_.state_ends[position][0])
     for name in [name for name in tensors if name.endswith(f"norm.{tensor}")]:
-        tensors[name][0, 0] = value
+        tensors[name][0, position] = value
     write_content(path, header, tensors)
     with pytest.raises(ValueError, match=message):
         elflow.load(path)
+
+
+def test_files_with_more_groups_than_a_fit_stores_are_refused(payments, tmp_path):
+    density, _ = payments
+    path = tmp_path / "model.elf"
+    density.save(path)
+    header, tensors = read_content(path)
+    config = json.loads(header["config"])
+    config["fitted"]["options_"]["groups"] = 33
+    header["config"] = json.dumps(config)
+    write_content(path, header, tensors)
+    with pytest.raises(ValueError, match=r"options_\.groups must be at most 32, got 33"):
+        elflow.load(path)
+
+
+@pytest.mark.parametrize("ratio", [1e-10, 1e-15])
+def test_scales_stay_within_what_a_file_may_hold(ratio):
+    rows = draw_categories(2000, 6.0, scale=ratio)
+    norm = make_norm(rows).double()
+    norm.initialize(rows)
+    assert 0 < norm.log_scale.abs().max() <= MAX_LOG_RATIO
 
 
 def test_tables_without_categories_have_no_groups():

@@ -236,7 +236,7 @@ FIRST, SECOND = "flow.flows.1.flows.0", "flow.flows.1.flows.1"
         ({f"{SECOND}.lower": 5.0, f"{SECOND}.upper": 6.0}, r"1.lower\[1\] must be -1e\+30 or an end .*, got 5"),
         (
             {f"{FIRST}.upper": 0.5},
-            r"flow.flows.1.flows.0.upper\[1\] must be 1e\+30 or an end between categories, got 0.5",
+            r"flow.flows.1.flows.0.upper\[1\] must be 1e\+30 or an end between cells, got 0.5",
         ),
         ({f"{FIRST}.upper": -1e30}, r"flow.flows.1.flows.0.upper\[1\] must be 1e\+30 or an end"),
     ],

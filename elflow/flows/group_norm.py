@@ -13,7 +13,7 @@ from zuko.distributions import NormalizingFlow
 from zuko.lazy import LazyTransform
 
 from elflow._checks import check_count
-from elflow.flows.distribution import InitializedByData
+from elflow.flows.distribution import InitializingDistribution
 from elflow.flows.groups import FAR, FloatArray, Group, RepeatedRows, divide
 from elflow.flows.whitening import multiply
 from elflow.nn import DataInitialized, InitializesParts
@@ -25,7 +25,7 @@ MIN_DISTANCE = 0.75
 """Total variation between a group and all others from which it is standardised: a flow learns smaller differences."""
 MIN_SIZE = 10
 """Minimum number of rows of such a group, from which its scale is estimated."""
-MAX_LOG_SCALE = 20.0
+MAX_LOG_RATIO = 20.0
 """Maximum absolute value of the logarithm of a scale."""
 N_BINS = 20
 """Number of bins of equal frequency in which distributions are compared."""
@@ -56,7 +56,7 @@ class Grouped(InitializesParts):
 
     def forward(self, c: Tensor | None = None) -> NormalizingFlow:
         """The distribution p(x | c), given the context `(..., context)`, or None for a flow without context."""
-        distribution = InitializedByData(self.norm(c), self.flow(c))
+        distribution = InitializingDistribution(self.norm(c), self.flow(c))
         if self.training and not self.initialized:
             distribution.owner = self, c
         return distribution
@@ -138,11 +138,10 @@ class GroupNorm(DataInitialized, LazyTransform):
     @torch.no_grad()
     def initialize(self, x: Tensor, c: Tensor | None = None) -> None:
         """Find the groups and their moments from data `(N, features)`; does nothing if they are set."""
-        sources = np.arange(len(x)) if self.sources is None else self.sources.cpu().numpy()
-        self.sources = None
+        sources, self.sources = self.sources, None
         if self.initialized or len(x) < 2:
             return
-        rows = RepeatedRows.from_sources(x.cpu().double().numpy(), sources)
+        rows = RepeatedRows.from_tensors(x, sources)
         groups = divide(rows, self.cells, len(self.loc))
         if len(groups) > 1:
             self._set_groups(rows, groups)
@@ -152,9 +151,8 @@ class GroupNorm(DataInitialized, LazyTransform):
         count = len(groups)
         self.lower[:count], self.upper[:count] = -FAR, FAR
         for k, group in enumerate(groups):
-            for position, (first, last) in group.box.items():
-                ends = [-FAR, *self.cells[position].tolist(), FAR]
-                self.lower[k, position], self.upper[k, position] = ends[first], ends[last + 1]
+            for position, ends in group.find_ends(self.cells).items():
+                self.lower[k, position], self.upper[k, position] = ends
         for position, gate in self.standardized.items():
             at, low, high = gate or (position, -FAR, FAR)
             is_open = (rows.x[:, at] >= low) & (rows.x[:, at] < high)
@@ -178,8 +176,9 @@ class GroupNorm(DataInitialized, LazyTransform):
             return
         centre = np.concatenate([value for value, moves in zip(values, is_apart, strict=True) if not moves]).mean()
         variances = np.array([value.var() for value in values]) * sizes / np.maximum(sizes - 1, 1)
-        log_scale = _shrink_log_scales(variances, sizes).clip(-MAX_LOG_SCALE, MAX_LOG_SCALE)
+        log_scale = _shrink_log_scales(variances, sizes)
         log_scale -= np.average(log_scale[~is_apart], weights=sizes[~is_apart])
+        log_scale = log_scale.clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         for k, value, moves, s in zip(parts, values, is_apart, log_scale, strict=True):
             if moves:  # so that its mean becomes that of the rows that stay
                 self.loc[k, position] = float(value.mean() - np.exp(s) * centre)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 __all__ = ["FAR", "MIN_VARIANCE", "Group", "RepeatedRows", "divide"]
 
@@ -29,6 +30,13 @@ class RepeatedRows(NamedTuple):
     """Index of the row that each row repeats, from 0 without gaps."""
     n_repeats: IntArray
     """Number of rows with the same source as each row."""
+
+    @classmethod
+    def from_tensors(cls, x: Tensor, sources: Tensor | None) -> RepeatedRows:
+        """Rows `(N, features)` with the indices of their sources, `(N,)`; None if all are different rows."""
+        return cls.from_sources(
+            x.cpu().double().numpy(), np.arange(len(x)) if sources is None else sources.cpu().numpy()
+        )
 
     @classmethod
     def from_sources(cls, x: FloatArray, sources: IntArray) -> RepeatedRows:
@@ -54,6 +62,17 @@ class Group(NamedTuple):
     """Positions of the rows."""
     box: dict[int, tuple[int, int]]
     """First and last category of each feature whose categories are divided."""
+
+    def find_ends(self, cells: Mapping[int, FloatArray]) -> dict[int, tuple[float, float]]:
+        """Lower and upper end of each divided feature, `FAR` where there is none.
+
+        Arguments:
+            cells: Ends between neighbouring categories of each feature.
+        """
+        ends = {position: [-FAR, *cells[position].tolist(), FAR] for position in self.box}
+        return {
+            position: (ends[position][first], ends[position][last + 1]) for position, (first, last) in self.box.items()
+        }
 
     def list_others(self, features: int, position: int) -> list[int]:
         """Features whose categories are not divided, apart from one."""

@@ -200,9 +200,8 @@ class StratifiedMixture(GaussianMixture):
         """Set the components from data `(N, features)`."""
         gaussians = [cast(BoxGaussian, flow) for flow in self.flows]
         gaussians[0].initialize(x, c)
-        sources = np.arange(len(x)) if self.sources is None else self.sources.cpu().numpy()
-        self.sources = None
-        rows = RepeatedRows.from_sources(x.cpu().double().numpy(), sources)
+        sources, self.sources = self.sources, None
+        rows = RepeatedRows.from_tensors(x, sources)
         components = _fit_components(rows, self.cells, self.states, len(gaussians))
         for gaussian, component in zip(gaussians, components, strict=False):
             moments = torch.from_numpy(component.mean), torch.from_numpy(component.covariance)
@@ -237,10 +236,7 @@ def _fit_components(
     cells = {**categories, **states}
     components = []
     for group, covariance in zip(groups, _estimate_covariances(rows, groups), strict=True):
-        box = {}
-        for position, (first, last) in group.box.items():
-            ends = [-math.inf, *cells[position].tolist(), math.inf]
-            box[position] = ends[first], ends[last + 1]
+        box = group.find_ends(cells)
         standard = [position for position, (first, last) in group.box.items() if first < last]
         members = rows.take(group.members)
         single = 1.0, members.x.mean(0), covariance

@@ -149,13 +149,13 @@ def stack_members(model: Dequantized, rows: Rows, n_draws: int) -> tuple[Dequant
     if not isinstance(model.flow, FlowMixture) or isinstance(model.flow, GaussianMixture):
         return model, [0]
     mixture = model.flow
-    mixture.flows = nn.ModuleList([_drop_undivided(flow) for flow in mixture.flows])
+    mixture.flows = nn.ModuleList([_drop_unmoved(flow) for flow in mixture.flows])
     rows = rows.take(torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:MAX_STACKED_ROWS])
     log_probs = torch.from_numpy(np.stack([_score_member(model, flow, rows, n_draws) for flow in mixture.flows]))
-    # One group of categories is all rows, which have Gaussians already.
     is_divided = [isinstance(flow, StratifiedMixture) and flow.is_divided for flow in mixture.flows]
-    is_single = [isinstance(flow, StratifiedMixture) and not flow.is_divided for flow in mixture.flows]
-    log_probs[torch.tensor(is_single)] = -torch.inf
+    for k, flow in enumerate(mixture.flows):
+        if isinstance(flow, StratifiedMixture) and not is_divided[k]:
+            log_probs[k] = -torch.inf  # one group is all rows, which have Gaussians already
     # Gaussians stay in any case, those of groups if there are any. Another member stays if the rows alone demand it:
     # the prior of the weights does not count.
     demanded = fit_weights(log_probs, rows.weight, prior=0.0) >= MIN_WEIGHT
@@ -167,10 +167,10 @@ def stack_members(model: Dequantized, rows: Rows, n_draws: int) -> tuple[Dequant
     return model.float().double(), kept
 
 
-def _drop_undivided(flow: nn.Module) -> nn.Module:
-    """A member without its groups if all rows are in one."""
-    is_undivided = isinstance(flow, Grouped) and flow.norm.drop_unused() == 0
-    return cast(Grouped, flow).flow if is_undivided else flow
+def _drop_unmoved(flow: nn.Module) -> nn.Module:
+    """A member without its groups if none of them moves."""
+    is_unmoved = isinstance(flow, Grouped) and flow.norm.drop_unused() == 0
+    return cast(Grouped, flow).flow if is_unmoved else flow
 
 
 def _score_member(model: Dequantized, flow: nn.Module, rows: Rows, n_draws: int) -> FloatArray:

@@ -11,7 +11,7 @@ from elflow.flows.mixture import N_COMPONENTS
 from elflow.flows.named import FLOW_NAMES
 from elflow.training import PRECISIONS, Recipe, choose_device
 
-__all__ = ["GAUSSIANS", "MEMBERS", "check_parameters", "default_recipe", "resolve_settings"]
+__all__ = ["GAUSSIANS", "MAX_GROUPS", "MEMBERS", "check_parameters", "default_recipe", "resolve_settings"]
 
 FEW_FEATURES, MANY_FEATURES, VERY_MANY_FEATURES = 5, 16, 32
 """Number of features up to which, and numbers from which, flows have other sizes."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from elflow.flows.group_norm import MAX_LOG_SCALE, GroupNorm
+from elflow.flows.group_norm import MAX_LOG_RATIO, GroupNorm
 from elflow.flows.groups import FAR
 from elflow.flows.strata import BoxGaussian
 from elflow.tabular._arrays import FloatArray
@@ -18,7 +18,7 @@ __all__ = ["check_boxes"]
 
 
 def check_boxes(model: nn.Module, schema: Schema) -> None:
-    """Raise an error that names a tensor with an end of a box that is no end between categories or states.
+    """Raise an error that names a tensor with an end of a box that is no end between cells of categories or states.
 
     A box that is empty, or far away from its Gaussian, would have an infinite density. A layer that moves the features
     by which it divides rows would have no inverse.
@@ -27,9 +27,10 @@ def check_boxes(model: nn.Module, schema: Schema) -> None:
         model: The flow, with the weights of the file.
         schema: The columns of the table.
     """
-    ends = schema.category_ends | schema.state_ends
-    for name, part in model.named_modules(remove_duplicate=False):
+    for name, part in model.named_modules():
         if isinstance(part, BoxGaussian | GroupNorm):
+            # Groups are compared with the features of categories only.
+            ends = schema.category_ends | ({} if isinstance(part, GroupNorm) else schema.state_ends)
             lower, upper = (tensor.double().cpu().numpy() for tensor in (part.lower, part.upper))
             for index in np.ndindex(lower.shape):
                 _check_box(name, index, float(lower[index]), float(upper[index]), ends.get(index[-1], np.zeros(0)))
@@ -42,7 +43,7 @@ def _check_box(name: str, index: tuple[int, ...], lower: float, upper: float, en
     for tensor, value, far in (("lower", lower, -FAR), ("upper", upper, FAR)):
         # Files are in single precision, and ends are computed: another processor may round them differently.
         if not np.isclose(value, [far, *ends], rtol=1e-6, atol=1e-6).any():
-            raise ValueError(f"{name}.{tensor}[{place}] must be {far:g} or an end between categories, got {value:g}")
+            raise ValueError(f"{name}.{tensor}[{place}] must be {far:g} or an end between cells, got {value:g}")
     if lower >= upper:
         raise ValueError(f"{name}.lower[{place}] must be less than {name}.upper[{place}], got {lower:g} and {upper:g}")
 
@@ -59,7 +60,7 @@ def _check_maps(name: str, norm: GroupNorm) -> None:
             value = float(values[group, position])
             if position not in norm.standardized:
                 raise ValueError(f"{name}.{tensor}[{group}, {position}] must be 0, got {value:g}")
-            if tensor == "log_scale" and abs(value) > MAX_LOG_SCALE:
+            if tensor == "log_scale" and abs(value) > MAX_LOG_RATIO:
                 raise ValueError(
-                    f"{name}.{tensor}[{group}, {position}] must be at most {MAX_LOG_SCALE:g} in size, got {value:g}"
+                    f"{name}.{tensor}[{group}, {position}] must be at most {MAX_LOG_RATIO:g} in size, got {value:g}"
                 )

@@ -12,7 +12,7 @@ from elflow._sizes import check_integers
 from elflow.activations import PiecewiseQuadratic
 from elflow.flows.named import check_options
 from elflow.tabular._flow import MIXTURE_OPTIONS, build_model
-from elflow.tabular.fitting._defaults import check_parameters
+from elflow.tabular.fitting._defaults import MAX_GROUPS, check_parameters
 from elflow.tabular.schema import Schema
 from elflow.training import Training
 
@@ -141,6 +141,8 @@ def check_config(density: type[FlowDensity], config: dict[str, Any], n_values: i
     check_json(mixture, MixtureOptions, "config.fitted.options_")
     if "strata" not in mixture and any(name == "strata" for _, name in mixture["members"]):
         raise ValueError("config.fitted.options_ has no entry strata, which its members need")
+    if mixture.get("groups", 0) > MAX_GROUPS:  # checks of more would take long
+        raise ValueError(f"config.fitted.options_.groups must be at most {MAX_GROUPS}, got {mixture['groups']}")
     arguments = {name: value for name, value in options.items() if name not in MIXTURE_OPTIONS}
     check_options(parameters["flow"], arguments, "config.fitted.options_")
     check_integers(options, n_values, "config.fitted.options_")
