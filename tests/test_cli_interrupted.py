@@ -94,7 +94,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    """Start commands in processes of their own. Each is forked from one that has imported torch and Lightning already."""
+    """Start commands in processes of their own, forked from one that has imported torch and Lightning already."""
     err = tmp_path_factory.mktemp("server") / "err"
     with subprocess.Popen(
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from _command import fails, succeeds
-from lightning_fabric import Fabric
+from _fork_server import launch_two
 
 import elflow
 from elflow.cli import _processes
@@ -102,7 +102,7 @@ def stop_half_way(flow, entry):
 def trained(tmp_path_factory):
     """The folder and the results of two processes."""
     path = tmp_path_factory.mktemp("processes")
-    Fabric(accelerator="cpu", devices=2, strategy="ddp_spawn").launch(train_in_processes, str(path))
+    launch_two(train_in_processes, str(path))
     return path, [torch.load(path / str(rank), weights_only=True) for rank in range(2)]
 
 
