@@ -77,7 +77,7 @@ def interrupt(*_, **__):
 
 
 SERVER = """
-import os, signal, sys, elflow.serialization, elflow.tabular
+import os, signal, sys, lightning_fabric, elflow.cli.tables, elflow.serialization, elflow.tabular
 from elflow.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background inherits none
 print("ready", flush=True)
@@ -94,7 +94,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    """Start commands in processes of their own. Each is forked from one that has imported torch already."""
+    """Start commands in processes of their own, forked from one that has imported torch and Lightning already."""
     err = tmp_path_factory.mktemp("server") / "err"
     with subprocess.Popen(
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
+from _fork_server import START_METHOD
 
 import elflow
 from elflow.nn import ActNorm, Hypernetwork
@@ -138,7 +139,7 @@ def train_in_process(rank, folder):
 
 @pytest.mark.slow
 def test_processes_stay_in_step(tmp_path):
-    torch.multiprocessing.spawn(train_in_process, (str(tmp_path),), nprocs=2)
+    torch.multiprocessing.start_processes(train_in_process, (str(tmp_path),), nprocs=2, start_method=START_METHOD)
     one, other = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     for name, value in one.items():
         assert (value == other[name]).all(), name

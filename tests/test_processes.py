@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from _command import fails, succeeds
-from lightning_fabric import Fabric
+from _fork_server import launch_two, start_command
 
 import elflow
 from elflow.cli import _processes
@@ -102,7 +102,7 @@ def stop_half_way(flow, entry):
 def trained(tmp_path_factory):
     """The folder and the results of two processes."""
     path = tmp_path_factory.mktemp("processes")
-    Fabric(accelerator="cpu", devices=2, strategy="ddp_spawn").launch(train_in_processes, str(path))
+    launch_two(train_in_processes, str(path))
     return path, [torch.load(path / str(rank), weights_only=True) for rank in range(2)]
 
 
@@ -164,9 +164,9 @@ def alone(data):
     return elflow.FlowDensity(max_steps=15, random_state=0, device="cpu").fit(pd.read_csv(data))
 
 
-def start(*arguments, launcher=(), **variables):
+def start(*arguments, launcher=()):
     command = [sys.executable, *launcher, "-m", "elflow", *map(str, arguments)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -201,15 +201,19 @@ def test_processes_of_torchrun_and_of_two_machines(way, data, alone, tmp_path):
     command = ["fit", data, "-o", tmp_path / "m.elf", "--max-steps", "15", "--device", "cpu"]
     if way == "torchrun":
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        processes = [start(*command, launcher=launcher)]
+        process = start(*command, launcher=launcher)
+        done = [(*process.communicate(), process.returncode)]
     else:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-        processes = [start(*command, "--nodes", 2, NODE_RANK=str(rank), **address) for rank in range(2)]
-    outputs = [process.communicate() for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), outputs
-    assert sum(out.count(" parameters") for out, _ in outputs) == 1
+        folders = [tmp_path / str(rank) for rank in range(2)]
+        for folder in folders:
+            folder.mkdir()
+        nodes = [start_command(each, *command, "--nodes", 2, NODE_RANK=each.name, **address) for each in folders]
+        done = [wait() for wait in nodes]
+    assert [code for *_, code in done] == [0] * len(done), done
+    assert sum(out.count(" parameters") for out, *_ in done) == 1
     rows, model = pd.read_csv(data), elflow.load(tmp_path / "m.elf")
     compare_histories(model.training_.history, alone.training_.history)
     assert model.score(rows) == pytest.approx(alone.score(rows), abs=1e-3)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import zuko
+from _fork_server import launch_two
 from lightning_fabric import Fabric
 from torch.optim import SGD
 
@@ -673,8 +674,7 @@ def train_on_two(fabric, path):
 @pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path):
     """Each batch is shared between them; without noise the gradients are those of one process."""
-    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp_spawn")
-    fabric.launch(train_on_two, str(tmp_path))
+    launch_two(train_on_two, str(tmp_path))
     first, second = (torch.load(tmp_path / str(rank), weights_only=True) for rank in range(2))
     assert all(torch.equal(value, second["state"][key]) for key, value in first["state"].items())
     rows, validation = make_data()

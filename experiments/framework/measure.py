@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy.stats import linregress
 from torch import Tensor, nn
 
 from elflow import __version__
@@ -141,5 +140,7 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, floa
         >>> fit_line([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
         (1.0, 2.0, 1.0)
     """
+    from scipy.stats import linregress  # slow to load, and no worker process needs it
+
     line = linregress(x, y)
     return float(line.intercept), float(line.slope), float(line.rvalue**2)

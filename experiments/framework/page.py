@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from elflow.report.html import escape, render_document, to_data_uri
-from elflow.training import format_duration
 from experiments.framework._page_style import CSS
 from experiments.framework.experiment import Group
 from experiments.framework.files import write_text
@@ -257,6 +256,8 @@ def _describe_machine(result: Result) -> str:
 
 
 def _format_cpu_time(result: Result) -> str:
+    from elflow.training import format_duration  # slow to load, and no worker process needs it
+
     seconds = (record.get("cpu", record["seconds"]) for record in result["records"].values())
     return format_duration(float(sum(seconds)))
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from elflow.training import format_duration
 from experiments.framework.files import read_json
 
 __all__ = ["describe_summary", "merge_spans", "summarize"]
@@ -86,6 +85,8 @@ def describe_summary(summary: Summary) -> str:
         >>> describe_summary({"jobs": 12, "wall": 95.0, "cpu": 150.0, "skipped": 2, "failed": 0})
         '12 jobs in 1 min 35 s (2 min 30 s of CPU time), 2 skipped'
     """
+    from elflow.training import format_duration  # slow to load, and no worker process needs it
+
     wall, cpu = format_duration(summary["wall"]), format_duration(summary["cpu"])
     parts = [f"{summary['jobs']:,} jobs in {wall} ({cpu} of CPU time)"]
     parts += [f"{summary[kind]} {kind}" for kind in ("skipped", "failed") if summary[kind]]

@@ -485,7 +485,7 @@ def test_serve(tmp_path):
     table = example.cells()
     density = elflow.FlowDensity(flow_options=TINY, members=["cholesky", "gaussian"], max_steps=2, random_state=0)
     density.fit(table).save(tmp_path / "cells.elf")
-    report = run_bench("serve", tmp_path, model=str(tmp_path / "cells.elf"), seconds="0.3", siege="6")
+    report = run_bench("serve", tmp_path, model=str(tmp_path / "cells.elf"), seconds="0.1", siege="3")
     load_table, siege_table = report.tables
     assert [row[-1] for row in load_table.rows] == ["0"] * 6
     outcomes = {row[0]: int(row[1].replace(",", "")) for row in siege_table.rows}

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import _tiny_experiment
@@ -163,28 +164,39 @@ def test_another_effort_is_mentioned_first(output):
     assert result(output)["text"].startswith("*Run with 0.5 times the default effort.* **4 jobs**")
 
 
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_tables_in_any_process(tmp_path):
-    run_tiny(tmp_path / "one")
-    run_tiny(tmp_path / "two", processes=2)
-    assert result(tmp_path / "one") == result(tmp_path / "two")
-    started = (tmp_path / "two" / "tiny" / "jobs" / "calls").read_text().split()
-    assert str(os.getpid()) not in started
+def choose_jobs(folder, keys):
+    """A plan with jobs of these keys."""
+    folder.mkdir()
+    (folder / "keys").write_text(keys)
+    return Plan(data=folder)
+
+
+def take_spans(found):
+    """Remove the times of the jobs from a result, and return them."""
+    return {key: record.pop("span") for key, record in found["records"].items()}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whole", [False, True])
-def test_exclusive_jobs_run_alone_and_last(output, tmp_path, whole):
-    """Of the keys below only x is exclusive; or the whole experiment is."""
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "keys").write_text("axbc")
-    experiments.run(replace(EXPERIMENT, exclusive=whole), Plan(data=data), output, 2, log=lambda line: None)
-    spans = {key: record["span"] for key, record in result(output)["records"].items()}
-    for key, (start, end) in spans.items():
-        if whole or key == "x":
-            assert all(other_end <= start or end <= other for other, other_end in spans.values() if other != start)
-    assert whole or max(spans, key=lambda key: spans[key][0]) == "x"
+def test_jobs_in_two_processes(tmp_path):
+    """They have the results of one process, and the exclusive job x runs alone, after the others."""
+    plan, one, two = choose_jobs(tmp_path / "data", "axbc"), tmp_path / "one", tmp_path / "two"
+    run_tiny(one, plan)
+    run_tiny(two, plan, processes=2)
+    expected, found = result(one), result(two)
+    take_spans(expected)
+    spans = take_spans(found)
+    assert found == expected
+    start, _ = spans.pop("x")
+    assert all(end <= start for _, end in spans.values())
+    assert str(os.getpid()) not in (two / "tiny" / "jobs" / "calls").read_text().split()
+
+
+@pytest.mark.slow
+def test_jobs_of_an_exclusive_experiment_run_one_after_the_other(output, tmp_path):
+    plan = choose_jobs(tmp_path / "data", "axbc")
+    experiments.run(replace(EXPERIMENT, exclusive=True), plan, output, 2, log=lambda line: None)
+    spans = sorted(take_spans(result(output)).values())
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
     assert str(os.getpid()) not in (output / "tiny" / "jobs" / "calls").read_text().split()
 
 
@@ -213,13 +225,13 @@ def test_a_failed_job_does_not_stop_the_others(output, wrong, why):
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_named(output):
-    path = switch(output, "a-is-killed")
-    run_tiny(output, processes=2)
+def test_a_killed_process_is_named(output, tmp_path):
+    path, plan = switch(output, "a-is-killed"), choose_jobs(tmp_path / "data", "abc")
+    run_tiny(output, plan, processes=2)
     assert [line.split(",")[0] for line in result(output)["failed"]] == ["a: its process was killed"]
-    assert list(result(output)["records"]) == ["b", "c", "d"]
+    assert list(result(output)["records"]) == ["b", "c"]
     path.unlink()
-    run_tiny(output)
+    run_tiny(output, plan)
     assert result(output)["failed"] == []
 
 
