@@ -12,6 +12,7 @@ from scipy.stats import norm
 
 import elflow
 from elflow.flows.compiled import compile_density
+from elflow.flows.groups import RepeatedRows, divide
 from elflow.flows.mixture import FlowMixture, GaussianMixture
 from elflow.flows.strata import BoxGaussian, StratifiedMixture
 from elflow.tabular.integrals._integration import _Normals
@@ -169,9 +170,55 @@ def test_divisions_with_the_largest_gain_come_first():
     x = torch.randn(2000, 3, generator=generator, dtype=torch.double)
     # The first division is at 0. Those of the right half matter much more than those of the left one.
     x[:, 1] += 30.0 * (x[:, 0] > 0) + 8.0 * (x[:, 0] > 0.5) + 8.0 * (x[:, 0] > 1) + 0.5 * (x[:, 0] < -0.5)
-    mixture = StratifiedMixture(3, {0: [-1.0, -0.5, 0.0, 0.5, 1.0]}, components=4)
+    mixture = StratifiedMixture(3, {0: [-1.0, -0.5, 0.0, 0.5, 1.0]}, components=5)
     mixture.initialize(x)
-    assert sorted(float(gaussian.lower[0]) for gaussian in mixture.flows)[1:] == [0.0, 0.5, 1.0]
+    assert sorted(float(gaussian.lower[0]) for gaussian in mixture.flows)[2:] == [0.0, 0.5, 1.0]
+
+
+def test_groups_have_the_frequencies_of_their_categories():
+    """Two categories that depend on each other only, and not as the sign of a correlation would have it."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(3000, 4)))
+    x[:, 1] = torch.where((x[:, 0].abs() < 0.5) == (x[:, 1] < 1.0), x[:, 1], -x[:, 1])
+    x[:, 1] = torch.where((x[:, 0].abs() < 0.5) & (x[:, 1] > 0.3), -x[:, 1], x[:, 1])
+    mixture = StratifiedMixture(4, {0: [-0.5, 0.5], 1: [0.3]}).double()
+    mixture.initialize(x)
+    sample = mixture().sample((50_000,))
+    for low, high in ((-9.0, -0.5), (-0.5, 0.5), (0.5, 9.0)):
+        shares = [((z[:, 1] > 0.3) & (z[:, 0] > low) & (z[:, 0] <= high)).double().mean() for z in (x, sample)]
+        assert float(shares[1]) == pytest.approx(float(shares[0]), abs=0.02)
+    assert mixture().log_prob(torch.tensor([[0.0, 1.0, 0.0, 0.0]]).double()).isfinite()  # which never occurs
+
+
+def test_groups_that_differ_in_their_frequency_share_their_means():
+    """There is nothing else to estimate from their rows."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 4))
+    # Of three signs, two determine the third, and no mean of two of them depends on the other one.
+    x[:, 2] = np.abs(x[:, 2]) * np.sign(x[:, 0]) * np.sign(x[:, 1])
+    x[:, 3] += 2 * (x[:, 0] > 0) + 2 * (x[:, 1] > 0)
+    rows, cells = RepeatedRows.from_sources(x, np.arange(2000)), {k: np.zeros(1) for k in range(3)}
+    groups = divide(rows, cells, 32, by_frequency=True)
+    assert sum(len(group.members) for group in groups) == 2000
+    assert sorted({tuple(sorted(group.box.items())) for group in groups}) == [
+        ((0, (a, a)), (1, (b, b)), (2, (int(a == b), int(a == b)))) for a in (0, 1) for b in (0, 1)
+    ]
+
+
+@pytest.mark.slow
+def test_combinations_of_categories_keep_their_frequencies():
+    rng = np.random.default_rng(0)
+    group, wave = rng.choice(["A", "B", "C"], 700, p=[0.5, 0.3, 0.2]), rng.choice(["w1", "w2"], 700)
+    is_likely = ((group == "A") & (wave == "w1")) | ((group == "B") & (wave == "w2"))
+    answer = rng.random(700) < np.where(is_likely, 0.9, 0.05)
+    table = pd.DataFrame({"group": group, "wave": wave, "answer": np.where(answer, "yes", "no")})
+    table["x"] = rng.normal(np.where(answer, 3, 0))
+    density = elflow.FlowDensity(random_state=0, max_steps=200).fit(table)
+    shares = [
+        (rows["answer"] == "yes").groupby([rows["group"], rows["wave"]]).mean()
+        for rows in (table, density.sample(20_000, random_state=1))
+    ]
+    assert (shares[1] - shares[0]).abs().max() < 0.12  # 0.28 if groups differ by their means only
 
 
 def test_groups_of_constant_features_have_the_minimum_variance():

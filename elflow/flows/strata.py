@@ -15,7 +15,7 @@ from zuko.distributions import DiagNormal
 
 from elflow._checks import check_count
 from elflow.flows.distribution import FlowDistribution
-from elflow.flows.groups import FAR, MIN_VARIANCE, Group, RepeatedRows, divide
+from elflow.flows.groups import FAR, MIN_VARIANCE, RepeatedRows, divide
 from elflow.flows.mixture import N_COMPONENTS, FlowMixture, GaussianMixture, fit_gaussians
 from elflow.flows.whitening import Gaussian
 
@@ -228,42 +228,50 @@ def _fit_components(
     rows: RepeatedRows, categories: Mapping[int, FloatArray], states: Mapping[int, FloatArray], max_components: int
 ) -> list[_Component]:
     """Gaussians of all groups of categories; none if there is only one group."""
-    groups = divide(rows, categories, max_components)
+    groups = divide(rows, categories, max_components - 1, by_frequency=True)
     if len(groups) == 1:
         return []
     # Categories come first: a state that happens to mean the same must not take their place.
-    groups = divide(rows, states, max_components, groups)
+    groups = divide(rows, states, max_components - 1, groups, by_frequency=True)
     cells = {**categories, **states}
+    families = list({id(group.family): group.family for group in groups}.values())
+    gaussians: dict[int, list[tuple[float, FloatArray, FloatArray]]] = {}
+    for family, covariance in zip(families, _estimate_covariances(rows, families), strict=True):
+        members = rows.take(family)
+        single = 1.0, members.x.mean(0), covariance
+        gaussians[id(family)] = _fit_group(members, max_components // len(groups)) or [single]
     components = []
-    for group, covariance in zip(groups, _estimate_covariances(rows, groups), strict=True):
+    for group in groups:
         box = group.find_ends(cells)
         standard = [position for position, (first, last) in group.box.items() if first < last]
-        members = rows.take(group.members)
-        single = 1.0, members.x.mean(0), covariance
         share = len(group.members) / len(rows.x)
-        for weight, mean, inner in _fit_group(members, max_components // len(groups)) or [single]:
-            components.append(_Component(weight * share, mean, inner, box, standard))
+        for weight, mean, covariance in gaussians[id(group.family)]:
+            components.append(_Component(weight * share, mean, covariance, box, standard))
+    # Half a row for combinations that are in no group, which are possible all the same.
+    everywhere = dict.fromkeys(categories, (-FAR, FAR))
+    covariance = np.cov(rows.x.T, bias=True) + MIN_VARIANCE * np.eye(rows.x.shape[1])
+    components.append(_Component(0.5 / len(rows.x), rows.x.mean(0), covariance, everywhere, list(everywhere)))
     return components
 
 
-def _estimate_covariances(rows: RepeatedRows, groups: Sequence[Group]) -> list[FloatArray]:
-    """Covariance of each group, shrunk towards that of all by the number of rows that cross-validation selects.
+def _estimate_covariances(rows: RepeatedRows, parts: Sequence[IntArray]) -> list[FloatArray]:
+    """Covariance of each part of the rows, shrunk towards that of all by cross-validation.
 
     The more rows the prior has, the closer is quadratic discriminant analysis to the linear one (Friedman, 1989).
     """
     x = rows.x
     # Repeats of a row are in one fold: otherwise the others would be a copy of what is held out.
     folds = np.random.RandomState(0).permutation(int(rows.sources.max()) + 1)[rows.sources] % N_FOLDS
-    scores = np.zeros((len(groups), len(PRIOR_ROWS)))
+    scores = np.zeros((len(parts), len(PRIOR_ROWS)))
     for fold in range(N_FOLDS):
-        fitted = _shrink(x, [group.members[folds[group.members] != fold] for group in groups])
-        for k, (group, (mean, covariances)) in enumerate(zip(groups, fitted, strict=True)):
-            held_out = x[group.members[folds[group.members] == fold]] - mean
+        fitted = _shrink(x, [part[folds[part] != fold] for part in parts])
+        for k, (part, (mean, covariances)) in enumerate(zip(parts, fitted, strict=True)):
+            held_out = x[part[folds[part] == fold]] - mean
             for i, covariance in enumerate(covariances):
                 factor = np.linalg.cholesky(covariance)
                 squares = (np.linalg.solve(factor, held_out.T) ** 2).sum()
                 scores[k, i] -= squares / 2 + len(held_out) * np.log(factor.diagonal()).sum()
-    fitted = _shrink(x, [group.members for group in groups])
+    fitted = _shrink(x, parts)
     return [covariances[best] for best, (_, covariances) in zip(scores.argmax(1).tolist(), fitted, strict=True)]
 
 
