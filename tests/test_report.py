@@ -743,6 +743,36 @@ def test_small_groups_are_judged(written):
     assert judge_groups(kinds).level == judge_groups(good).level == ""
 
 
+def test_categories_zeros_and_missing_values_are_judged_within_groups(written):
+    """Shares that depend on the category, or on two together, while those of all rows are right."""
+    rng = np.random.default_rng(0)
+    first, second = (rng.integers(0, 2, 4000).astype(float) for _ in range(2))
+    is_equal, by_chance = first == second, rng.random(4000) < 0.5
+    labels = ("a", "b")
+    columns = [Column(name, "category", x[:1000], x[1000:], labels) for name, x in (("x", first), ("y", second))]
+
+    def judge(name, kind, real, sampled, *codes):
+        values = Column(name, kind, real[:1000].astype(float), sampled[1000:].astype(float), *codes)
+        groups = compare_groups([*columns, values])
+        return verdict_on("Worst group", dataclasses.replace(written[0], groups=groups))
+
+    numbers = rng.normal(size=4000)
+    for name, kind, event, reading in (
+        ("z", "category", None, r"[xz] = a where .*: samples do not reproduce"),
+        ("rain", "continuous", 0.0, r"rain = 0 where x (is|and y are) .*: samples do not"),
+        ("lactate", "continuous", np.nan, r"lactate = missing where x (is|and y are) .*: samples do not"),
+    ):
+        codes = [labels] if event is None else []
+        right, wrong = (x if event is None else np.where(x, event, numbers) for x in (first == 1, by_chance))
+        assert judge(name, kind, right, right, *codes).level == "good"
+        verdict = judge(name, kind, right, wrong, *codes)
+        assert verdict.level == "poor"
+        assert re.match(reading, verdict.reading)
+    verdict = judge("z", "category", is_equal, by_chance, labels)  # each category alone says nothing
+    assert verdict.level == "poor"
+    assert re.match("[xyz] = a where [xyz] and [xyz] are [ab] and [ab]: samples do not", verdict.reading)
+
+
 def test_groups_rarely_differ_by_chance():
     """p-values of samples with the distribution of the real rows, in groups of 30 rows: at most 5 % are below 5 %."""
     rng = np.random.default_rng(0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from elflow.report._format import MINUS, format_count, format_error, format_number, to_printable
+from elflow.report._groups import AND
 from elflow.report._pit import Pit
 from elflow.report.findings import Findings
 
@@ -224,11 +225,13 @@ def _judge_correlations(found: Findings) -> Verdict:
 def _judge_groups(found: Findings) -> Verdict:
     title, unit = "Worst group", "difference of real and sampled values in a category"
     if not found.groups:
-        return Verdict(title, "none", unit, "", "No category has enough rows and a column of numbers beside it.")
-    worst = min(found.groups, key=lambda group: (group.p_value, -group.distance))
-    is_chance = worst.p_value * len(found.groups) >= GROUP_SIGNIFICANCE
+        return Verdict(title, "none", unit, "", "No category has enough rows and another column beside it.")
+    significant = [group for group in found.groups if group.p_value * len(found.groups) < GROUP_SIGNIFICANCE]
+    is_chance = not significant
+    worst = max(significant or found.groups, key=lambda group: (-group.p_value if is_chance else 0, group.distance))
     level = "good" if is_chance else _rate(worst.distance, GROUP_LIMITS)
-    name = f"{to_printable(worst.name)} where {to_printable(worst.given)} is {to_printable(worst.label)}"
+    verb = "are" if AND in worst.given else "is"
+    name = f"{to_printable(worst.name)} where {to_printable(worst.given)} {verb} {to_printable(worst.label)}"
     reading = {
         "good": f"{name}: a small difference.",
         "fair": f"{name}: samples reproduce the values of this group only roughly.",
