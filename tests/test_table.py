@@ -449,3 +449,14 @@ def test_frequent_values_among_rare_ones_have_cells():
     steps = Steps.fit(prices)
     assert steps.encode(np.array([999]))[1] == pytest.approx(1 / 6, rel=0.1)
     assert steps.encode(np.array([3210]))[1] == pytest.approx(0.5 / 9000, rel=0.5)
+
+
+@pytest.mark.parametrize("value", ["True", 2])
+def test_other_values_in_a_column_of_booleans_are_an_error(value):
+    """They were unknown categories, with a low density and without a word."""
+    schema = Schema.fit(pd.DataFrame({"ok": [True, False, True, True]}))
+    with pytest.raises(ValueError, match=f"column 'ok' must hold booleans, got .*{value}"):
+        schema.encode(pd.DataFrame({"ok": [value, value]}))
+    expected = schema.encode(pd.DataFrame({"ok": [True, True]}))
+    for same in (1, 1.0, np.bool_(True)):
+        np.testing.assert_array_equal(schema.encode(pd.DataFrame({"ok": [same, same]})).low, expected.low)

@@ -302,7 +302,12 @@ class Column(ColumnFields):
         multiples of `step`.
         """
         if self.levels is not None:
-            return self._find_levels(present, self.levels)
+            codes = self._find_levels(present, self.levels)
+            unknown = present[codes == len(self.levels)] if self.kind == "boolean" else ()
+            # Text such as "True" would be an unknown category, with a low density and without a word.
+            if wrong := [value for value in unknown if value not in (True, False)]:
+                raise ValueError(f"column {self.name!r} must hold booleans, got {wrong[0]!r}")
+            return codes
         if self.kind == "datetime":
             present = present if isinstance(present, pd.Series) else pd.Series(present)
             counts, _ = _times.datetimes_to_integers(self.name, present, self.unit, self.local, self.zone)
