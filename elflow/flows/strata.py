@@ -239,7 +239,7 @@ def _fit_components(
     for family, covariance in zip(families, _estimate_covariances(rows, families), strict=True):
         members = rows.take(family)
         single = 1.0, members.x.mean(0), covariance
-        gaussians[id(family)] = _fit_group(members, max_components // len(groups)) or [single]
+        gaussians[id(family)] = _fit_group(members, (max_components - 1) // len(groups)) or [single]
     components = []
     for group in groups:
         box = group.find_ends(cells)

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from elflow._checks import check_count
 from elflow.flows.dequantization import Dequantized
+from elflow.kernels import NonFiniteError
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular._flow import N_DRAWS, measure_inverse_residual, score_rows
 from elflow.tabular._inputs import TableEstimator
@@ -52,9 +53,13 @@ class RowQueries(DensityMixin, TableEstimator):
         """
         check_is_fitted(self, "model_")
         check_count("n_draws", n_draws)
-        return np.concatenate(
+        scores = np.concatenate(
             [score_rows(self.model_, self._encode(*block), n_draws) for block in self._iter_blocks(X, context)]
         )
+        if np.isnan(scores).any():
+            row = int(np.isnan(scores).argmax())
+            raise NonFiniteError(f"scores must be numbers, got NaN for row {row}: the weights of the model overflow")
+        return scores
 
     def score(self, X: Table, y: object = None, context: ContextTable | None = None) -> float:
         """Mean log-density of the rows, in nats. `y` is ignored."""
