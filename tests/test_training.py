@@ -583,6 +583,26 @@ def test_training_goes_back_after_many_skipped_steps_in_a_row(monkeypatch):
             fit(make_flow(), *make_data(), replace(recipe, max_steps=80))
 
 
+def test_training_without_validation_rows_does_not_go_back(monkeypatch):
+    """Its weights have no scores: the last ones may be lost already."""
+    break_log_likelihood(monkeypatch, steps=range(12, 40))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with pytest.raises(FloatingPointError, match=r"in the previous 19 steps: lower learning_rate"):
+            fit(make_flow(), make_data()[0], recipe=replace(TINY, schedule="constant"))
+
+
+def test_training_does_not_say_that_it_goes_on_after_its_last_round(monkeypatch):
+    recipe = replace(TINY, ema_decay=0.0, schedule="constant", max_steps=20)
+    lose_weights(monkeypatch, step=15)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _, training = fit(make_flow(), *make_data(), recipe)
+    assert training.stopped == "max_steps"
+    assert training.history[1]["validation"] < -1e4
+    assert not [w for w in caught if "goes on" in str(w.message)]
+
+
 @pytest.mark.parametrize(
     ("call", "message"), [(1, "is nan after step 10"), (2, "was nan after step 20: training goes on")]
 )

@@ -156,8 +156,10 @@ class StratifiedMixture(GaussianMixture):
 
     Categories are neighbouring cells on the axis of a feature. A Gaussian that extends over such an axis has density in
     the cells of neighbours, so that a rare category takes over part of their distribution. Here the categories are
-    divided into groups, as by a decision tree, as long as the Bayesian information criterion (BIC) improves. Each group
-    has its own Gaussians of the other features, and these have no density outside the cells of the group.
+    divided into groups, as by a decision tree, as long as the Bayesian information criterion (BIC) improves, through
+    means of the other features or frequencies of the categories. A group has no density outside its cells. It has
+    its own Gaussians of the other features, or shares those of groups that differ only in their frequencies. The last
+    Gaussian is that of all rows and counts as half a row, so that no combination of categories is impossible.
 
     Arguments:
         features: The number of features.
