@@ -5,6 +5,7 @@ from elflow.tabular._flow import SAMPLE_BLOCK
 from elflow.tabular._random import RandomState, as_generator
 from elflow.tabular.classifier import FlowClassifier
 from elflow.tabular.columns import COLUMN_KINDS, Column
+from elflow.tabular.columns._warnings import OutsideBoundsWarning
 from elflow.tabular.drift import ColumnShares, Drift, DriftTest
 from elflow.tabular.drift._queries import DriftMonitor
 from elflow.tabular.estimator import N_DRAWS, FlowDensity
@@ -30,7 +31,7 @@ from elflow.tabular.queries._imputation_queries import IMPUTATION_METHODS
 from elflow.tabular.queries._info import Info, PoorSampleWarning, warn_if_poor
 from elflow.tabular.queries._subset_queries import Marginal
 from elflow.tabular.regressor import FlowRegressor
-from elflow.tabular.schema import OutsideBoundsWarning, Schema
+from elflow.tabular.schema import Schema
 
 __all__ = [
     "COLUMN_KINDS",

@@ -23,9 +23,10 @@ from elflow.tabular.columns._kinds import Declaration, check_objects, describe_d
 from elflow.tabular.columns._steps import Steps
 from elflow.tabular.columns._survey import Survey
 from elflow.tabular.columns._values import Values, as_values, find_missing
+from elflow.tabular.columns._warnings import check_no_missing, warn_about_bounds, warn_about_identifiers
 from elflow.tabular.frames import TABLE_KINDS, Table, as_frame, first_row, from_frame, table_kind
 
-__all__ = ["OutsideBoundsWarning", "Schema"]
+__all__ = ["Schema"]
 
 MAX_ONE_HOT = 32
 """Maximum number of categories of a context column that is one-hot encoded."""
@@ -33,10 +34,6 @@ MAX_COLUMNS_SHOWN = 16
 """Maximum number of columns in the text of a schema."""
 MAX_NAME_SHOWN, MAX_VALUES_SHOWN = 30, 50
 """Maximum number of characters of a column's name, and of its values, in the text of a schema."""
-
-
-class OutsideBoundsWarning(UserWarning):
-    """Warning about values outside the declared bounds of a column, whose log-density is minus infinity."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,12 +94,12 @@ class Schema:
         for name in dates:
             warn_user(describe_dates_as_text(frame[name], is_left_out=name in ignored))
         if texts := [name for name in ignored if name not in dates]:
-            _warn_about_identifiers(frame[texts])
+            warn_about_identifiers(frame[texts])
         frame = frame.drop(columns=ignored)
         if frame.shape[1] == 0:
             raise ValueError(f"the table must have a column that does not identify rows, got only {ignored}")
         if missing == "error":
-            _check_no_missing(survey.count_missing(list(frame.columns)))
+            check_no_missing(survey.count_missing(list(frame.columns)))
         if empty := [name for name in frame.columns if frame[name].isna().all()]:
             raise ValueError(
                 f"each column must have at least one value, got only missing values in {empty}: drop these columns"
@@ -264,7 +261,7 @@ class Schema:
             widths.append(width)
             offset += log_volume
             if (is_outside := np.isneginf(log_volume)).any():
-                _warn_about_bounds(column, frame[column.name][is_outside])
+                warn_about_bounds(column, frame[column.name][is_outside], first_row())
         low, width = (np.stack(parts, axis=1) if parts else np.zeros((len(frame), 0)) for parts in (lows, widths))
         return Cells(low[:, self.exact], low[:, self.cells], width[:, self.cells], offset)
 
@@ -332,7 +329,7 @@ class Schema:
             check_objects(column.name, values)
         pairs = zip(self.columns, found, strict=True)
         n_missing = {column.name: int(find_missing(values).sum()) for column, values in pairs if not column.missing}
-        _check_no_missing(n_missing, fitted=True)
+        check_no_missing(n_missing, fitted=True)
         for i, column in enumerate(self.columns):
             if column.kind == "datetime":
                 found[i] = column.parse_times(frame[column.name])
@@ -381,51 +378,3 @@ class Schema:
         if not names or len(set(names)) < len(names) or (labels is not None and len(labels) != len(names)):
             raise ValueError(f"a schema must have columns with different names, one for each label, got {names}")
         return cls(columns, state["table"], labels, tuple(state["ignored"]))
-
-
-def _warn_about_bounds(column: Column, outside: pd.Series) -> None:
-    """Warn about values outside the declared bounds of a column."""
-    values = f"{len(outside):,} value{'' if len(outside) == 1 else 's'}"
-    warn_user(
-        f"column {column.name!r} has {values} outside its declared bounds {column.bounds}, first "
-        f"{outside.iloc[0]:g} in row {first_row() + outside.index[0]}: the density of such rows is zero",
-        OutsideBoundsWarning,
-    )
-
-
-def _warn_about_identifiers(ignored: pd.DataFrame) -> None:
-    """Warn about columns that are left out; some may hold numbers that were read as text."""
-    names = list(ignored.columns)
-    columns, are = ("column", "is") if len(names) == 1 else ("columns", "are")
-    declared = ", ".join(f"{name!r}: 'category'" for name in names)
-    warn_user(
-        f"{columns} {', '.join(map(repr, names))} {are} left out, since most values are unique (identifiers or free "
-        f"text): to model them, declare columns={{{declared}}} (--kind {names[0]}=category)"
-        + "".join(_describe_numbers_as_text(ignored[name].dropna()) for name in names)
-    )
-
-
-def _describe_numbers_as_text(values: pd.Series) -> str:
-    """Sentence about a column of text most of which are numbers; empty for other columns."""
-    is_number = pd.to_numeric(values, errors="coerce").notna()
-    if is_number.mean() < 0.5:
-        return ""
-    if is_number.all():
-        return f". Column {values.name!r} holds numbers as text: convert it with .astype(float)"
-    other = shorten(str(values[~is_number].iloc[0]), 30)
-    return (
-        f". Column {values.name!r} holds numbers as text, but for values such as {other!r}: make these missing "
-        f"(--na {other})"
-    )
-
-
-def _check_no_missing(counts: Mapping[str, int] | pd.Series, fitted: bool = False) -> None:
-    """Raise an error that names the columns with missing values, if there are any."""
-    if columns := ", ".join(f"{name!r} ({count})" for name, count in counts.items() if count > 0):
-        if fitted:
-            where = ", where the fitted table had none"
-            remedy = "fill them in with impute (elflow impute), drop these rows, or score other columns with marginal"
-        else:
-            where = ""
-            remedy = "fill them in or drop them, or model them with missing='model' (--missing model)"
-        raise ValueError(f"the table must not have missing values (NaN), got some in {columns}{where}: {remedy}")

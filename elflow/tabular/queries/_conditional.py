@@ -19,6 +19,7 @@ from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular._flow import draw_quasi_random, encode_rows
 from elflow.tabular.columns import Column
 from elflow.tabular.columns._steps import Steps
+from elflow.tabular.columns._warnings import OutsideBoundsWarning
 from elflow.tabular.integrals._integration import (
     Distributions,
     integrate_density,
@@ -27,7 +28,7 @@ from elflow.tabular.integrals._integration import (
     merge_distributions,
 )
 from elflow.tabular.integrals._lines import Lines
-from elflow.tabular.schema import OutsideBoundsWarning, Schema
+from elflow.tabular.schema import Schema
 from elflow.training import Rows
 
 __all__ = ["Conditional", "condition", "condition_by_points", "pit_values"]

@@ -18,8 +18,9 @@ from scipy.special import ndtri
 from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular.columns import Column
 from elflow.tabular.columns._kinds import convert_objects
+from elflow.tabular.columns._warnings import OutsideBoundsWarning
 from elflow.tabular.integrals._regions import Regions
-from elflow.tabular.schema import OutsideBoundsWarning, Schema
+from elflow.tabular.schema import Schema
 
 __all__ = ["MISSING", "ColumnSet", "Missing", "build_regions", "is_unknown", "list_sets", "unknown_level_error"]
 
