@@ -21,6 +21,7 @@ from elflow.flows.group_norm import Grouped, GroupNorm
 from elflow.flows.layered import LayeredFlow
 from elflow.flows.mixture import FlowMixture
 from elflow.flows.strata import BoxGaussian
+from elflow.flows.tilted import Tilted
 from elflow.flows.whitening import Gaussian, Whitened, Whitening
 from elflow.functional import bumps, lipschitz
 from elflow.kernels import native, select
@@ -45,9 +46,13 @@ class CompiledDensity:
         program: The same flow in the memory of the native extension.
         features: The number of features.
         context: The number of context features.
+        tilted: The flow with factors of cells, if it has any: `flow` is without.
     """
 
-    def __init__(self, flow: nn.Module, program: Any, features: int, context: int) -> None:
+    def __init__(
+        self, flow: nn.Module, program: Any, features: int, context: int, tilted: Tilted | None = None
+    ) -> None:
+        self.tilted = tilted
         self.flow = flow
         self.program = program
         self.features = features
@@ -79,7 +84,7 @@ class CompiledDensity:
         if is_left.any():
             given = None if c is None else c[is_left.nonzero()[:, 0]]
             result[is_left] = self.flow(given).log_prob(x[is_left])
-        return result
+        return result if self.tilted is None else result + self.tilted.compute_log_factor(x)
 
 
 Weights = list[tuple[Tensor, int, int]]
@@ -92,7 +97,8 @@ def compile_density(flow: nn.Module) -> CompiledDensity | None:
     """Compile a flow in evaluation mode and double precision for fast log-densities on a CPU.
 
     The kernel supports mixtures of `ELF`, `Whitened`, `Grouped`, `Gaussian` and `BoxGaussian` in the bump
-    parametrisation. Its copy of the weights is stored until one of them changes.
+    parametrisation. Its copy of the weights is stored until one of them changes. Factors of `Tilted` are added to its
+    result.
 
     Arguments:
         flow: The flow.
@@ -109,6 +115,9 @@ def compile_density(flow: nn.Module) -> CompiledDensity | None:
     """
     if flow.training:
         return None
+    if isinstance(flow, Tilted):
+        base = compile_density(flow.flow)
+        return base and CompiledDensity(base.flow, base.program, base.features, base.context, flow)
     weights: Weights = [(w, w._version, w.data_ptr()) for w in _list_weights(flow)]
     stored, program = _programs.get(flow, ([], None))
     is_same = len(stored) == len(weights) and all(

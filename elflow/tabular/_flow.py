@@ -18,6 +18,7 @@ from elflow.flows.group_norm import Grouped, GroupNorm
 from elflow.flows.mixture import FlowMixture, GaussianMixture, fit_weights
 from elflow.flows.named import build_flow
 from elflow.flows.strata import StratifiedMixture
+from elflow.flows.tilted import Tilted
 from elflow.flows.whitening import Gaussian, Whitened
 from elflow.kernels import NonFiniteError
 from elflow.tabular._arrays import FloatArray
@@ -35,6 +36,7 @@ __all__ = [
     "draw_quasi_random",
     "encode_context",
     "encode_rows",
+    "get_mixture",
     "iter_samples",
     "measure_inverse_residual",
     "score_rows",
@@ -42,7 +44,7 @@ __all__ = [
     "to_single",
 ]
 
-MIXTURE_OPTIONS = ["members", "components", "strata", "groups"]
+MIXTURE_OPTIONS = ["members", "components", "strata", "groups", "tables"]
 """Options of the mixture, which are not arguments of its flows."""
 N_DRAWS = 16
 """Default number of points of each cell from which its probability is estimated."""
@@ -88,7 +90,8 @@ def build_model(
         context_schema: The columns of the context, or None.
         options: Arguments of the flow, the `members` of the mixture as pairs of position and name, and the maximum
             numbers of Gaussians: `components`, and `strata` if there is such a member; `groups`, the maximum number of
-            groups of categories whose rows are standardised before all other members, if there are any.
+            groups of categories whose rows are standardised before all other members, if there are any; `tables`, the
+            features of the tables of `Tilted`, if there are any.
         dequantization: Distribution of points in cells, or `"auto"`: see `choose_dequantization`.
     """
     independent: list[int] = []
@@ -117,6 +120,8 @@ def build_model(
             flow = Grouped(flow, GroupNorm(schema.features, categories, gates, groups))
         flows.append(flow)
     mixture = flows[0] if len(flows) == 1 else FlowMixture(flows)
+    if tables := options.get("tables"):
+        mixture = Tilted(mixture, schema.cell_ends, tables)
     noise = {"variational": dequantization == "variational", "gaussian": dequantization == "gaussian"}
     return Dequantized(mixture, schema.exact, schema.cells, context=context, independent=independent, **noise)
 
@@ -167,6 +172,7 @@ def stack_members(model: Dequantized, rows: Rows, n_draws: int) -> tuple[Dequant
     return model.float().double(), kept
 
 
+@torch.no_grad()
 def _drop_unmoved(flow: nn.Module) -> nn.Module:
     """A member without its groups if none of them moves."""
     is_unmoved = isinstance(flow, Grouped) and flow.norm.drop_unused() == 0
@@ -183,6 +189,11 @@ def _score_member(model: Dequantized, flow: nn.Module, rows: Rows, n_draws: int)
         return np.full(len(rows), -np.inf)
 
 
+def get_mixture(model: Dequantized) -> nn.Module:
+    """The mixture of a model, or its only flow, without factors of cells."""
+    return model.flow.flow if isinstance(model.flow, Tilted) else model.flow
+
+
 def count_parameters(model: Dequantized) -> int:
     """Number of trainable parameters, and of the means and covariances of Gaussians."""
     n_trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -191,10 +202,13 @@ def count_parameters(model: Dequantized) -> int:
     return n_trainable + sum(matrix.numel() - len(matrix) * (len(matrix) - 1) // 2 for matrix in gaussians)
 
 
-def count_components(model: Dequantized) -> dict[str, int]:
-    """Remove unused Gaussians from a mixture, and return the options with the numbers of the others and of groups."""
-    counts = {"components": 1}
-    for flow in [model.flow, *(model.flow.flows if isinstance(model.flow, FlowMixture) else [])]:
+def count_components(model: Dequantized) -> dict[str, Any]:
+    """Remove unused Gaussians from a mixture, and return its options: numbers of the others and of groups, tables."""
+    counts: dict[str, Any] = {"components": 1}
+    if isinstance(model.flow, Tilted):
+        counts["tables"] = model.flow.tables
+    mixture = get_mixture(model)
+    for flow in [mixture, *(mixture.flows if isinstance(mixture, FlowMixture) else [])]:
         inner = flow.flow if isinstance(flow, Grouped) else flow
         if isinstance(inner, GaussianMixture):
             name = "strata" if isinstance(inner, StratifiedMixture) else "components"
@@ -310,7 +324,8 @@ def measure_inverse_residual(model: Dequantized, rows: Rows) -> float:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         x = model.dequantize(rows.x, rows.context)[0]
-    flows = model.flow.flows if isinstance(model.flow, FlowMixture) else [model.flow]
+    mixture = get_mixture(model)
+    flows = mixture.flows if isinstance(mixture, FlowMixture) else [mixture]
     return max(_measure_residual(flow, x, rows.context) for flow in flows)
 
 

@@ -24,6 +24,7 @@ from elflow.tabular._flow import (
     build_model,
     count_components,
     count_parameters,
+    get_mixture,
     score_rows,
     stack_members,
     to_single,
@@ -35,6 +36,7 @@ from elflow.tabular.fitting._data import FittedTables, choose_rows_file
 from elflow.tabular.fitting._defaults import GAUSSIANS, check_parameters, resolve_settings
 from elflow.tabular.fitting._encoded import EncodedTable
 from elflow.tabular.fitting._row_hashes import RowHashes
+from elflow.tabular.fitting._tilting import tilt_model
 from elflow.tabular.frames import ContextTable, Table, digest
 from elflow.tabular.memorization._queries import MemorizationQueries
 from elflow.tabular.queries._anomaly import summarize_log_density
@@ -270,6 +272,7 @@ class FlowDensity(
                 fabric=fabric,
             )
         self.model_, kept = stack_members(trained.cpu(), validation_rows, N_DRAWS)
+        self.model_ = tilt_model(self.model_, self.schema_, training_rows, validation_rows, seed)
         self._warn_without_flows([options["members"][k][1] for k in kept])
         for name in ("strata", "groups"):  # unless members that need them are kept
             options.pop(name, None)
@@ -356,7 +359,7 @@ class FlowDensity(
         """
         check_is_fitted(self, "model_")
         names = [name for _, name in self.options_["members"]]
-        mixture = self.model_.flow
+        mixture = get_mixture(self.model_)
         weights = mixture.log_weights.exp().tolist() if isinstance(mixture, FlowMixture) and len(names) > 1 else [1.0]
         return list(zip(names, weights, strict=True))
 

@@ -178,6 +178,17 @@ class Schema:
         return {self.positions(column.name)[0]: ndtri(np.cumsum(column.shares)[:-1]) for column in states}
 
     @property
+    def cell_ends(self) -> dict[int, FloatArray]:
+        """Ends between the cells of categories and of states, by the position of the feature.
+
+        Example:
+            >>> frame = pd.DataFrame({"size": [0.1, np.nan, 0.3, 0.5], "kind": ["a", "b", "a", "b"]})
+            >>> list(Schema.fit(frame, missing="model").cell_ends)
+            [2, 0]
+        """
+        return self.category_ends | self.state_ends
+
+    @property
     def value_gates(self) -> dict[int, tuple[int, float, float] | None]:
         """Gates of the features z that may be standardised: the feature of their state, and the interval of values.
 

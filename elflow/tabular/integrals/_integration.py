@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp, ndtr, ndtri
 from torch import Tensor, nn
 
+from elflow.flows.tilted import Tilted
 from elflow.flows.whitening import Gaussian, TriangularTransform
 from elflow.tabular._arrays import FloatArray, IntArray
 from elflow.tabular.integrals._boxes import find_ends, find_steps, measure_box
@@ -77,6 +78,8 @@ def integrate_density(
         quantiles: Quantiles at which each refinement adds points.
         max_refinements: Maximum number of refinements after the first ones, until the distributions have converged.
     """
+    if isinstance(flow, Tilted):
+        return _integrate_tilted(lines, flow, z_range, quantiles, max_refinements)
     c = None if lines.context is None else lines.context[:N_CHECKED]
     quick_flow = choose_precision(flow, lines.z[0, :N_CHECKED], c)
     size = max(1, MAX_EVALUATIONS // (len(quantiles) * lines.n_draws))
@@ -86,6 +89,24 @@ def integrate_density(
         block = _integrate_block(lines.take(index), flow, quick_flow, gaussians, z_range, quantiles, max_refinements)
         blocks.append((index.numpy(), block))
     return merge_distributions(blocks, lines.n_rows)
+
+
+def _integrate_tilted(
+    lines: Lines, flow: Tilted, z_range: tuple[float, float], quantiles: FloatArray, max_refinements: int
+) -> Distributions:
+    """Distributions of a flow with factors, which are constant along a line, or in each cell that it crosses."""
+    if lines.position not in flow.ends:
+        log_volume = lines.log_volume + flow.compute_log_factor(lines.z)
+        return integrate_density(lines._replace(log_volume=log_volume), flow.flow, z_range, quantiles, max_refinements)
+    knots, cumulative, log_mass = integrate_density(lines, flow.flow, z_range, quantiles, max_refinements)
+    ends = flow.ends[lines.position]
+    union = np.sort(np.concatenate([knots, np.tile(ends, (len(knots), 1)).clip(knots[:, :1], knots[:, -1:])], 1), 1)
+    # All points of a row are in the same cells of the other features: the first one has the factors of all.
+    factors = flow.compute_along(lines.z[0], lines.position).exp().numpy()
+    cells = np.searchsorted(ends, (union[:, 1:] + union[:, :-1]) / 2, side="right")
+    pieces = np.diff(interpolate(union, knots, cumulative), axis=1) * np.take_along_axis(factors, cells, 1)
+    total = np.concatenate([np.zeros((len(union), 1)), np.cumsum(pieces, 1)], 1)
+    return Distributions(union, total / total[:, -1:], log_mass + np.log(total[:, -1]))
 
 
 def merge_distributions(parts: Sequence[tuple[IntArray, Distributions]], count: int) -> Distributions:

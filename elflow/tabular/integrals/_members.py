@@ -11,6 +11,7 @@ from elflow.flows.group_norm import Grouped
 from elflow.flows.groups import FAR
 from elflow.flows.mixture import FlowMixture
 from elflow.flows.strata import BoxGaussian
+from elflow.flows.tilted import Tilted
 from elflow.flows.whitening import Gaussian
 
 __all__ = ["list_gaussians", "list_members"]
@@ -30,13 +31,13 @@ def list_members(flow: nn.Module, log_weight: float = 0.0) -> Iterator[tuple[flo
 
 
 def list_gaussians(flow: nn.Module) -> list[tuple[float, Gaussian]]:
-    """Gaussians among the members of a mixture, with the logarithms of their weights.
+    """Gaussians among the members of a mixture, with the logarithms of their weights; without factors of cells.
 
     Those behind a `GroupNorm` are approximated: each as it is, and once more for each group, moved to its place and
     truncated to its cells. This is good enough to propose points, and to place nodes of an integration.
     """
     gaussians: list[tuple[float, Gaussian]] = []
-    for weight, member in list_members(flow):
+    for weight, member in list_members(flow.flow if isinstance(flow, Tilted) else flow):
         if isinstance(member, Gaussian):
             gaussians.append((weight, member))
         elif isinstance(member, Grouped):

@@ -1,4 +1,4 @@
-"""Check of the groups of categories in a model file: their boxes must consist of cells."""
+"""Check of the groups and factors of categories in a model file: their boxes and tables must consist of cells."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 from elflow.flows.group_norm import MAX_LOG_RATIO, GroupNorm
 from elflow.flows.groups import FAR
 from elflow.flows.strata import BoxGaussian
+from elflow.flows.tilted import MAX_LOG_FACTOR, MIN_LOG_FACTOR, Tilted
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular.schema import Schema
 
@@ -36,6 +37,8 @@ def check_boxes(model: nn.Module, schema: Schema) -> None:
                 _check_box(name, index, float(lower[index]), float(upper[index]), ends.get(index[-1], np.zeros(0)))
         if isinstance(part, GroupNorm):
             _check_maps(name, part)
+        if isinstance(part, Tilted):
+            _check_factors(name, part)
 
 
 def _check_box(name: str, index: tuple[int, ...], lower: float, upper: float, ends: FloatArray) -> None:
@@ -64,3 +67,13 @@ def _check_maps(name: str, norm: GroupNorm) -> None:
                 raise ValueError(
                     f"{name}.{tensor}[{group}, {position}] must be at most {MAX_LOG_RATIO:g} in size, got {value:g}"
                 )
+
+
+def _check_factors(name: str, tilted: Tilted) -> None:
+    """Check that no factor of a cell is so large that hardly any sample would be accepted."""
+    factors = {f"{name}.table{k}": values for k, values in enumerate(tilted.factors)}
+    for tensor, values in (factors | {f"{name}.log_constant": tilted.log_constant}).items():
+        low = -MAX_LOG_FACTOR if values.dim() == 0 else MIN_LOG_FACTOR
+        for value in (float(values.min()), float(values.max())):
+            if not low - 1e-6 <= value <= MAX_LOG_FACTOR + 1e-6:  # files are in single precision
+                raise ValueError(f"{tensor} must be from {low:g} to {MAX_LOG_FACTOR:g}, got {value:g}")

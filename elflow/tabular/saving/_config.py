@@ -11,6 +11,7 @@ from elflow._json_types import check_arguments, check_json
 from elflow._sizes import check_integers
 from elflow.activations import PiecewiseQuadratic
 from elflow.flows.named import check_options
+from elflow.flows.tilted import MAX_TABLES
 from elflow.tabular._flow import MIXTURE_OPTIONS, build_model
 from elflow.tabular.fitting._defaults import MAX_GROUPS, check_parameters
 from elflow.tabular.schema import Schema
@@ -39,6 +40,7 @@ class OptionalMixtureOptions(TypedDict, total=False):
 
     strata: int
     groups: int
+    tables: list[list[int]]
 
 
 class MixtureOptions(OptionalMixtureOptions):
@@ -143,9 +145,19 @@ def check_config(density: type[FlowDensity], config: dict[str, Any], n_values: i
         raise ValueError("config.fitted.options_ has no entry strata, which its members need")
     if mixture.get("groups", 0) > MAX_GROUPS:  # checks of more would take long
         raise ValueError(f"config.fitted.options_.groups must be at most {MAX_GROUPS}, got {mixture['groups']}")
+    _check_tables(mixture.get("tables", []), "config.fitted.options_.tables")
     arguments = {name: value for name, value in options.items() if name not in MIXTURE_OPTIONS}
     check_options(parameters["flow"], arguments, "config.fitted.options_")
     check_integers(options, n_values, "config.fitted.options_")
+
+
+def _check_tables(tables: list[list[int]], path: str) -> None:
+    """Raise an error unless tables of factors are over one or two features each."""
+    if len(tables) > MAX_TABLES:
+        raise ValueError(f"{path} must be at most {MAX_TABLES}, got {len(tables)}")
+    for k, table in enumerate(tables):
+        if not 1 <= len(table) <= 2 or len({*table}) < len(table):
+            raise ValueError(f"{path}[{k}] must have one or two different features, got {table}")
 
 
 def _check_types(density: type[FlowDensity], parameters: dict[str, Any], path: str) -> None:

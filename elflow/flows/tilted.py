@@ -1,0 +1,331 @@
+"""Flows whose probabilities of combinations of categories are corrected to those of data, as by raking."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import rel_entr
+from torch import Size, Tensor, nn
+from torch.distributions import Distribution, constraints
+
+from elflow.kernels import NonFiniteError
+
+__all__ = [
+    "MAX_FEATURES",
+    "MAX_LOG_FACTOR",
+    "MAX_TABLES",
+    "MIN_LOG_FACTOR",
+    "TableFactors",
+    "Tilted",
+    "fit_factors",
+]
+
+MAX_LOG_FACTOR = math.log(8.0)
+"""Maximum logarithm of the factor of a point, and of the constant in size: samples are rejected as often."""
+MIN_LOG_FACTOR = -20.0
+"""Minimum logarithm of a factor: no combination becomes impossible."""
+MAX_PROPOSED, MAX_FAILURES = 2**17, 20
+"""Maximum number of samples of the flow at a time, and of times in a row that none of them is accepted."""
+MAX_COMBINATIONS = 2**20
+"""Maximum number of combinations of cells of all tables among which the largest factor is found."""
+MAX_CELLS = 1_024
+"""Maximum number of cells of a table of factors."""
+MAX_FEATURES = 16
+"""Maximum number of features with cells whose combinations are compared."""
+MAX_TABLES = MAX_FEATURES * (MAX_FEATURES + 1) // 2
+"""Maximum number of tables: those of single features and of pairs."""
+N_ROUNDS, N_SWEEPS = 5, 50
+"""Maximum number of searches for cells with wrong probabilities, and of sweeps over the tables after each."""
+MAX_CHANGE = 1e-3
+"""Change of the logarithms of factors in a sweep below which there are no further ones."""
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+class Tilted(nn.Module):
+    """Flow whose density is multiplied by factors of the cells of some features, with an integral of one again.
+
+    Categories are neighbouring cells on the axis of a feature. A smooth density cannot be zero in one combination of
+    cells and high in the next one, such as men and women in a ward for women only. The factors are tables over one or
+    two features: a log-linear model of the cells, with the flow for all that it leaves open.
+
+    Reference:
+        On a least squares adjustment of a sampled frequency table when the expected marginal totals are known
+        (Deming and Stephan, 1940), for raking
+
+    Arguments:
+        flow: A flow in evaluation mode, without context.
+        cells: Ends between neighbouring cells, in increasing order, for each feature with cells.
+        tables: Features of each table, one or two.
+
+    Example:
+        >>> import elflow
+        >>> flow = Tilted(elflow.ELF(features=2).eval(), cells={0: [0.0], 1: [0.0]}, tables=[[0, 1]])
+        >>> flow.set_factors([np.log([[0.5, 1.5], [1.5, 0.5]])], log_constant=0.0)
+        >>> x = flow().sample((1000,))
+        >>> bool(((x[:, 0] < 0) != (x[:, 1] < 0)).float().mean() > 0.6)
+        True
+    """
+
+    log_constant: Tensor
+
+    def __init__(
+        self, flow: nn.Module, cells: Mapping[int, Sequence[float] | FloatArray], tables: Sequence[Sequence[int]]
+    ) -> None:
+        super().__init__()
+        self.flow = flow
+        self.tables = [list(table) for table in tables]
+        self.ends = {position: np.asarray(cells[position], np.float64) for table in tables for position in table}
+        self.register_buffer("log_constant", torch.zeros(()))
+        for k, table in enumerate(self.tables):
+            self.register_buffer(f"table{k}", torch.zeros([len(self.ends[position]) + 1 for position in table]))
+
+    def extra_repr(self) -> str:
+        return f"tables={self.tables}"
+
+    @property
+    def factors(self) -> list[Tensor]:
+        """Logarithms of the factors of each table."""
+        return [getattr(self, f"table{k}") for k in range(len(self.tables))]
+
+    @torch.no_grad()
+    def set_factors(self, factors: Sequence[FloatArray], log_constant: float) -> None:
+        """Set the logarithms of the factors of each table, and of the constant that all points have."""
+        for table, values in zip(self.factors, factors, strict=True):
+            table.copy_(torch.from_numpy(values))
+        self.log_constant.fill_(log_constant)
+
+    @property
+    def log_highest(self) -> float:
+        """Upper bound of the logarithms of the factors of all points: the maximum, if there are few combinations."""
+        positions = list(self.ends)
+        sizes = [len(self.ends[position]) + 1 for position in positions]
+        if math.prod(sizes) <= MAX_COMBINATIONS:
+            total = torch.zeros(sizes, dtype=torch.double)
+            for table, values in zip(self.tables, self.factors, strict=True):
+                order = [table.index(position) for position in positions if position in table]
+                shape = [size if position in table else 1 for position, size in zip(positions, sizes, strict=True)]
+                total += values.double().cpu().permute(order).reshape(shape)
+            highest = float(total.max())
+        else:
+            highest = sum(float(values.max()) for values in self.factors)
+        return min(max(MIN_LOG_FACTOR, highest), MAX_LOG_FACTOR) + float(self.log_constant)
+
+    def compute_log_factor(self, x: Tensor) -> Tensor:
+        """Logarithms of the factors of points `(..., features)`, `(...)`."""
+        codes = {position: self._find_cells(x, position) for position in self.ends}
+        total = torch.zeros_like(x[..., 0])
+        for table, values in zip(self.tables, self.factors, strict=True):
+            total = total + values.to(x)[tuple(codes[position] for position in table)]
+        return total.clamp(MIN_LOG_FACTOR, MAX_LOG_FACTOR) + self.log_constant.to(x)
+
+    def compute_along(self, x: Tensor, position: int) -> Tensor:
+        """Logarithms of the factors of points with a feature in each of its K cells, `(..., K)`.
+
+        Arguments:
+            x: Points, `(..., features)`.
+            position: The feature, which must have cells.
+        """
+        ends = torch.from_numpy(self.ends[position]).to(x)
+        # A point of each cell: its lower end belongs to it.
+        inside = torch.cat([ends[:1] - 1.0, ends])
+        along = x[..., None, :].repeat(*[1] * (x.dim() - 1), len(inside), 1)
+        along[..., position] = inside
+        return self.compute_log_factor(along)
+
+    def _find_cells(self, x: Tensor, position: int) -> Tensor:
+        ends = torch.from_numpy(self.ends[position]).to(x)
+        return torch.searchsorted(ends, x[..., position].contiguous(), right=True)
+
+    def forward(self, c: Tensor | None = None) -> _TiltedDistribution:
+        """The distribution p(x); there is no context."""
+        return _TiltedDistribution(self, self.flow(c))
+
+
+class _TiltedDistribution(Distribution):
+    """Distribution of a `Tilted` flow.
+
+    Arguments:
+        tilted: The flow with its factors.
+        base: The distribution without factors.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(self, tilted: Tilted, base: Distribution) -> None:
+        self.tilted = tilted
+        self.base = base
+        super().__init__(base.batch_shape, base.event_shape, validate_args=False)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Log-density of points `(..., features)` in nats, `(...)`."""
+        log_prob: Tensor = self.base.log_prob(x) + self.tilted.compute_log_factor(x)
+        return log_prob
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Size | Sequence[int] = (), **options: Any) -> Tensor:
+        """Samples without gradients, `(*sample_shape, features)`, by rejection.
+
+        Arguments:
+            sample_shape: The shape of the samples.
+            options: Options of the flow's own `sample`.
+        """
+        shape = self._extended_shape(Size(sample_shape))
+        n_missing, n_failures = shape[:-1].numel(), 0
+        accepted = [self.base.sample(Size([0]), **options)]
+        highest = self.tilted.log_highest
+        rate = math.exp(-max(0.0, highest))  # on average, if the density has an integral of one
+        while n_missing > 0:
+            # A few more than are needed on average, so that another round is rare.
+            count = min(MAX_PROPOSED, math.ceil(1.05 * n_missing / rate) + 16)
+            x = self.base.sample(Size([count]), **options)
+            is_accepted = torch.rand_like(x[..., 0]).log() < self.tilted.compute_log_factor(x) - highest
+            accepted.append(x[is_accepted][:n_missing])
+            n_missing -= len(accepted[-1])
+            n_failures = 0 if len(accepted[-1]) else n_failures + 1
+            if n_failures == MAX_FAILURES:
+                raise NonFiniteError(
+                    f"factors of cells must leave some samples, got none of {n_failures} times {count:,}: the flow and "
+                    "its factors do not belong together"
+                )
+        return torch.cat(accepted).reshape(shape)
+
+
+class TableFactors(NamedTuple):
+    """Factors of tables of cells."""
+
+    tables: list[list[int]]
+    """Features of each table."""
+    factors: list[FloatArray]
+    """Logarithms of the factors of each table."""
+    log_constant: float
+    """Logarithm of the constant with which the density has an integral of one."""
+
+
+class _Table:
+    """Shares of rows and of samples in the cells of a table, and the factors that make them equal.
+
+    Arguments:
+        positions: The features.
+        sizes: Their numbers of cells.
+        rows: Cells of the rows by feature.
+        weight: Weights of the rows, which add up to their number.
+        samples: Cells of the samples by feature.
+    """
+
+    def __init__(
+        self,
+        positions: Sequence[int],
+        sizes: Sequence[int],
+        rows: Mapping[int, IntArray],
+        weight: FloatArray,
+        samples: Mapping[int, IntArray],
+    ) -> None:
+        self.positions = list(positions)
+        self.sizes = list(sizes)
+        of_rows, self.of_samples = (
+            np.ravel_multi_index([codes[position] for position in positions], self.sizes) for codes in (rows, samples)
+        )
+        self.counts = np.bincount(of_rows, weight, minlength=math.prod(sizes))
+        self.n_rows = weight.sum()
+        self.is_chosen: BoolArray = np.zeros(len(self.counts), np.bool_)
+        self.log_factor = np.zeros(len(self.counts))
+
+    def measure_shares(self, weight: FloatArray) -> FloatArray:
+        """Shares of the weights of the samples in each cell; one without samples has half of one."""
+        shares = np.bincount(self.of_samples, weight, minlength=len(self.counts)) / weight.sum()
+        return np.maximum(shares, 0.5 / len(weight))
+
+    def choose(self, weight: FloatArray, size: float, penalty: float) -> bool:
+        """Choose the cells whose shares differ by more than the penalty of the BIC; return whether any is new."""
+        observed, expected = self.counts / self.n_rows, self.measure_shares(weight).clip(max=1 - 1e-12)
+        gain = size * (rel_entr(observed, expected) + rel_entr(1 - observed, 1 - expected))
+        is_new = (gain > penalty) & ~self.is_chosen
+        self.is_chosen |= is_new
+        return bool(is_new.any())
+
+    def rake(self, weight: FloatArray) -> tuple[FloatArray, float]:
+        """Give the chosen cells the shares of the rows: the new weights of the samples, and the largest change."""
+        # Each chosen cell, and all others together, have half a row in addition (Krichevsky and Trofimov), so that none
+        # becomes impossible.
+        counts = self.counts + 0.5
+        others = 0.0 if self.is_chosen.all() else self.counts[~self.is_chosen].sum() + 0.5
+        target = counts / (counts[self.is_chosen].sum() + others)
+        change = np.where(self.is_chosen, np.log(target / self.measure_shares(weight)), 0.0)
+        change = (self.log_factor + change).clip(MIN_LOG_FACTOR, MAX_LOG_FACTOR) - self.log_factor
+        self.log_factor = self.log_factor + change
+        weight = weight * np.exp(change[self.of_samples])
+        return weight / weight.mean(), float(np.abs(change).max(initial=0.0))
+
+
+def fit_factors(
+    rows: Mapping[int, IntArray], samples: Mapping[int, IntArray], sizes: Mapping[int, int], weight: FloatArray
+) -> TableFactors | None:
+    """Factors with which the samples of a flow have the combinations of cells of data; None if they have them already.
+
+    Cells of one or two features are chosen if their share of the samples is wrong by more than chance, by the Bayesian
+    information criterion and the number of cells that are compared; with them, all cells of the features by themselves.
+    Their factors are found by raking.
+
+    Arguments:
+        rows: Cells of the data by feature, `(N,)` each.
+        samples: Cells of the samples by feature, `(M,)` each.
+        sizes: Number of cells of each feature.
+        weight: Weights of the rows of the data, `(N,)`.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> first, second = rng.integers(2, size=(2, 1000))
+        >>> sizes, of_samples = {0: 2, 1: 2}, dict(enumerate(rng.integers(2, size=(2, 9000))))
+        >>> fit_factors({0: first, 1: second}, of_samples, sizes, np.ones(1000)) is None
+        True
+        >>> fit_factors({0: first, 1: first}, of_samples, sizes, np.ones(1000)).tables
+        [[0], [1], [0, 1]]
+    """
+    subsets = [[position] for position in sizes] + [list(pair) for pair in combinations(sizes, 2)]
+    shapes = [[sizes[position] for position in subset] for subset in subsets]
+    weight = weight / weight.mean()
+    tables = [
+        _Table(subset, shape, rows, weight, samples)
+        for subset, shape in zip(subsets, shapes, strict=True)
+        if math.prod(shape) <= MAX_CELLS
+    ]
+    n_samples = len(next(iter(samples.values())))
+    n_cells = sum(len(table.counts) for table in tables)
+    size = 1 / ((weight**2).sum() / weight.sum() ** 2 + 1 / n_samples)  # shares of samples are estimates, too
+    penalty = 0.5 * math.log(size) + math.log(n_cells)
+    of_samples = np.ones(n_samples)
+    for _ in range(N_ROUNDS):
+        is_new = [table.choose(of_samples, size, penalty) for table in tables]
+        if not any(is_new):
+            break
+        # Factors of a combination also change the shares of both categories, which must stay those of the rows.
+        corrected = {position for table in tables if table.is_chosen.any() for position in table.positions}
+        for table in tables:
+            if len(table.positions) == 1 and table.positions[0] in corrected:
+                table.is_chosen[:] = True
+        for _ in range(N_SWEEPS):
+            changes = []
+            for table in tables:
+                if table.is_chosen.any():
+                    of_samples, change = table.rake(of_samples)
+                    changes.append(change)
+            if max(changes) < MAX_CHANGE:
+                break
+    used = [table for table in tables if table.is_chosen.any()]
+    if not used:
+        return None
+    log_factor = sum((table.log_factor[table.of_samples] for table in used), np.zeros(n_samples))
+    log_constant = -math.log(np.exp(log_factor.clip(MIN_LOG_FACTOR, MAX_LOG_FACTOR)).mean())
+    if not abs(log_constant) <= MAX_LOG_FACTOR:
+        return None
+    factors = [table.log_factor.reshape(table.sizes) for table in used]
+    return TableFactors([table.positions for table in used], factors, log_constant)
