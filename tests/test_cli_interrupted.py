@@ -80,6 +80,7 @@ SERVER = """
 import os, signal, sys, lightning_fabric, elflow.cli.tables, elflow.serialization, elflow.tabular
 from elflow.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background inherits none
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and one that nohup has started ignores it
 print("ready", flush=True)
 for line in sys.stdin:
     pid = os.fork()

@@ -9,6 +9,7 @@ import pytest
 from _layout import RULES
 
 from elflow.cli import app
+from elflow.tabular.fitting import _defaults
 from experiments.command import main as run_experiments
 from experiments.registry import GROUPS
 
@@ -16,6 +17,10 @@ ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SLOW = {"conditional.md", "quality.md", "tables.md"}
 """Pages whose code takes about five seconds or more."""
+IN_FULL = {"README.md", "index.md", "get-started.md"}
+"""Pages whose densities are trained for as many steps as a reader trains them."""
+MAX_STEPS = 5
+"""Training steps of a density on all other pages, whose code does not depend on the quality of a fit."""
 COMMANDS = {"elflow": r"^\$ (elflow [a-z].*)$", "experiments": r"(?:^|`| )(python -m experiments [a-z][^`\n]*)"}
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -38,6 +43,11 @@ def find_anchors(page):
     return [re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings]
 
 
+def make_short_recipe(rows, features, max_steps=None, *, make=_defaults.default_recipe, **declared):
+    """The recipe of a density, with few steps."""
+    return make(rows, features, max_steps=min(max_steps or MAX_STEPS, MAX_STEPS), **declared)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
@@ -47,6 +57,8 @@ def find_anchors(page):
 def test_code_runs(page, capsys, tmp_path, monkeypatch):
     """All Python blocks of a page in one namespace, top to bottom."""
     monkeypatch.chdir(tmp_path)
+    if page.name not in IN_FULL:
+        monkeypatch.setattr(_defaults, "default_recipe", make_short_recipe)
     namespace = {}
     for block in find_blocks(page, "python"):
         exec(compile(block, str(page), "exec"), namespace)

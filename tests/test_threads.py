@@ -1,6 +1,7 @@
 """Threads of a training: one within operations of small flows, several for the members of a mixture."""
 
-import multiprocessing
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -149,12 +150,20 @@ def test_autocast_reaches_the_functions():
     assert results.dtype == torch.bfloat16
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # from Python 3.12 on
+FORKING = """
+import multiprocessing
+import torch
+from elflow.flows._threads import stack_results
+parameter = torch.ones(3, requires_grad=True)
+functions = [lambda: 2 * parameter, lambda: 3 * parameter]
+stack_results(functions, n_threads=2)
+process = multiprocessing.get_context("fork").Process(target=stack_results, args=(functions, 2))
+process.start()
+process.join(60)
+assert process.exitcode == 0, process.exitcode
+"""
+
+
 def test_a_forked_process_has_threads_of_its_own():
-    parameter = torch.ones(3, requires_grad=True)
-    functions = [lambda: 2 * parameter, lambda: 3 * parameter]
-    stack_results(functions, n_threads=2)
-    process = multiprocessing.get_context("fork").Process(target=stack_results, args=(functions, 2))
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
+    """In a new process: libraries that other tests have started do not all survive a fork."""
+    subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING], check=True, timeout=120)

@@ -52,7 +52,7 @@ class MaskedConvolution(nn.Module):
         visible[:, -1, self.columns // 2] = input_group < output_group if strict else input_group <= output_group
         visible[:, -1, self.columns // 2 + 1 :] = False
         fan_in = visible.flatten(1).sum(-1)
-        limit = fan_in.clamp(min=1).rsqrt()[:, None, None, None].expand_as(visible)[visible]
+        limit = fan_in.clamp(min=1).rsqrt().repeat_interleave(fan_in)  # the weights of an output are consecutive
         self.weight = nn.Parameter(torch.empty_like(limit).uniform_(-1, 1) * limit)
         self.bias = nn.Parameter(torch.zeros(outputs))
         self.is_dense = bool(visible.all())
