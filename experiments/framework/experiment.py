@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,13 @@ SCALES = ["cpu", "paper"]
 
 Record = dict[str, Any]
 """Result of a job: numbers, strings and lists of them, as in JSON."""
+
+
+@cache
+def _digest_file(path: Path, modified: int) -> str:
+    """SHA-256 of a file, computed once for each time of its last change."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -80,9 +89,9 @@ class Plan:
         return path if path is not None and path.exists() else None
 
     def stamp(self, *names: str) -> list[list[Any]]:
-        """Sizes and modification times of data files: they change with the data."""
-        statuses = [(name, path.stat()) for name in names if (path := self.file(name)) is not None]
-        return [[name, status.st_size, status.st_mtime_ns] for name, status in statuses]
+        """Digests of data files: a run resumes with a copy of the same data, and starts again with other data."""
+        paths = [(name, path) for name in names if (path := self.file(name)) is not None]
+        return [[name, _digest_file(path, path.stat().st_mtime_ns)] for name, path in paths]
 
     def for_experiment(self, experiment: Experiment) -> Plan:
         """The plan with the options of one experiment only, parsed.

@@ -12,16 +12,19 @@ from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 
 import _tiny_experiment
 import pytest
+from _fork_server import START_METHOD
 from _tiny_experiment import EXPERIMENT, GROUP
 
 import experiments
 from experiments import GROUPS, Group, Plan, command
 from experiments.command import main
 from experiments.framework import page as _page
+from experiments.framework import workers
 from experiments.framework.measure import find_commit
 from experiments.framework.page import write_page
 from experiments.framework.results import FOLDER as RESULTS
@@ -37,6 +40,12 @@ def tiny(monkeypatch):
 @pytest.fixture
 def output(tmp_path):
     return tmp_path / "output"
+
+
+@pytest.fixture
+def quick_workers(monkeypatch):
+    """Fork worker processes from a server that has imported torch; the tests of killed programs spawn new ones."""
+    monkeypatch.setattr(workers, "get_context", lambda method: get_context(START_METHOD))
 
 
 def run_tiny(output, plan=None, processes=1):
@@ -140,6 +149,17 @@ def test_a_job_with_other_settings_starts_from_scratch(output, monkeypatch):
     assert (output / "tiny" / "jobs" / "a" / "steps").read_text() == "7 "  # without those of before
 
 
+def test_a_copy_of_the_data_has_the_same_stamp(tmp_path):
+    path = tmp_path / "table.npz"
+    path.write_bytes(b"rows")
+    plan = Plan(data=tmp_path)
+    stamp = plan.stamp("table.npz", "missing.npz")
+    os.utime(path, ns=(0, 0))
+    assert plan.stamp("table.npz") == stamp
+    path.write_bytes(b"wors")
+    assert plan.stamp("table.npz") != stamp
+
+
 def test_an_unregistered_experiment(output):
     mine = replace(EXPERIMENT, name="mine", title="My own")
     reports = experiments.run(mine, Plan(), str(output), log=lambda line: None)
@@ -177,7 +197,7 @@ def take_spans(found):
 
 
 @pytest.mark.slow
-def test_jobs_in_two_processes(tmp_path):
+def test_jobs_in_two_processes(tmp_path, quick_workers):
     """They have the results of one process, and the exclusive job x runs alone, after the others."""
     plan, one, two = choose_jobs(tmp_path / "data", "axbc"), tmp_path / "one", tmp_path / "two"
     run_tiny(one, plan)
@@ -192,7 +212,7 @@ def test_jobs_in_two_processes(tmp_path):
 
 
 @pytest.mark.slow
-def test_jobs_of_an_exclusive_experiment_run_one_after_the_other(output, tmp_path):
+def test_jobs_of_an_exclusive_experiment_run_one_after_the_other(output, tmp_path, quick_workers):
     plan = choose_jobs(tmp_path / "data", "axbc")
     experiments.run(replace(EXPERIMENT, exclusive=True), plan, output, 2, log=lambda line: None)
     spans = sorted(take_spans(result(output)).values())
@@ -225,7 +245,7 @@ def test_a_failed_job_does_not_stop_the_others(output, wrong, why):
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_named(output, tmp_path):
+def test_a_killed_process_is_named(output, tmp_path, quick_workers):
     path, plan = switch(output, "a-is-killed"), choose_jobs(tmp_path / "data", "abc")
     run_tiny(output, plan, processes=2)
     assert [line.split(",")[0] for line in result(output)["failed"]] == ["a: its process was killed"]
@@ -688,7 +708,7 @@ def test_the_list(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_jobs_after_the_time_budget_are_skipped(output, processes, capsys):
+def test_jobs_after_the_time_budget_are_skipped(output, processes, capsys, quick_workers):
     """A started job ends; the others run when the command is repeated with a larger budget."""
     for key in "ab":
         switch(output, f"{key}-takes-a-second")
