@@ -205,7 +205,7 @@ def _describe(title: str, measure: str, scores: dict[str, tuple[float, float]], 
     difference, spread = sign * (ours - theirs), math.hypot(error, other)
     if n_seeds < 2:
         return f"{title}: bumps have {difference:+.4f} nats relative to weights, with one seed: no verdict."
-    verdict = "better" if difference > 2 * spread else "worse" if difference < -2 * spread else "not different"
+    verdict = "better" if difference > 2 * spread else "worse" if difference < -2 * spread else "no better and no worse"
     return f"{title}: bumps are {verdict} than weights, by {difference:+.4f} ± {spread:.4f} nats."
 
 
