@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import StatisticsError
 
+from experiments.data.images import DATASETS
 from experiments.framework.experiment import Experiment, Plan, Record, Report, Table
 from experiments.framework.page import render_table
 from experiments.framework.results import FOLDER, read_result
+from experiments.paper._image_benchmarks import read_image_benchmarks
 from experiments.paper.judges import densities, mathematics, toys, training
 from experiments.paper.judges.finding import Finding, Records
 from experiments.paper.judges.toys import PEERS
@@ -203,29 +205,15 @@ CLAIMS: Sequence[Claim] = [
         "tabular",
         densities.judge_table_rank,
     ),
-    Claim(
-        "table 3", "ELF-AR on MNIST", _format_figure(3, "mnist"), "images", densities.judge_images("mnist-variational")
-    ),
-    Claim(
-        "table 3",
-        "ELF-AR on CIFAR-10",
-        _format_figure(3, "cifar10"),
-        "images",
-        densities.judge_images("cifar10-uniform"),
-    ),
-    Claim(
-        "table 3",
-        "ELF-AR on ImageNet 32x32",
-        _format_figure(3, "imagenet32"),
-        "images",
-        densities.judge_images("imagenet32-variational"),
-    ),
-    Claim(
-        "table 3",
-        "ELF-AR on ImageNet 64x64",
-        _format_figure(3, "imagenet64"),
-        "images",
-        densities.judge_images("imagenet64-variational"),
+    *(
+        Claim(
+            "table 3",
+            f"ELF-AR on {DATASETS[name].title}",
+            _format_figure(3, name),
+            "images",
+            densities.judge_images(name),
+        )
+        for name in ("mnist", "cifar10", "imagenet32", "imagenet64")
     ),
     Claim("table 3", "Bits that learned noise saves", _format_gains(), "images", densities.judge_variational),
     Claim("table 3", "ELF-AR is ahead of Glow", _format_lead(3, "mnist", "Glow"), "images", densities.judge_glow),
@@ -290,9 +278,10 @@ def render(results: Path | None = None) -> str:
 
 
 def _read_records(name: str, results: Path) -> list[Records]:
-    """The stored records of an experiment. Those with the paper's number of steps, `NAME-long`, come first. They
-    are not mixed with the others: models must not be ranked after different numbers of steps."""
-    found: list[Records] = []
+    """The stored records of an experiment. Those with the paper's number of steps, `NAME-long`, come first, and those
+    of image models after an hour. They are not mixed with the others: models must not be ranked after different numbers
+    of steps."""
+    found: list[Records] = [read_image_benchmarks(results)] if name == "images" else []
     for each in (f"{name}-long", name):
         with suppress(FileNotFoundError):
             found.append(read_result("paper", each, results)["records"])

@@ -37,7 +37,7 @@ TINY = {"transforms": 1, "units": 4, "hidden_features": (8,)}
 
 @pytest.fixture
 def data(tmp_path):
-    """Small tables, digits in the shape of MNIST, and a model of them."""
+    """Small tables, noise in the shapes of MNIST and CIFAR-10, and a model of MNIST."""
     folder = tmp_path / "data"
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -62,6 +62,8 @@ def data(tmp_path):
     adult.to_csv(folder / FILES["adult"], index=False)
     pixels = rng.integers(0, 256, (30, 28, 28), dtype=np.uint8)
     np.savez(folder / "mnist.npz", x_train=pixels[:24], x_test=pixels[24:])
+    coloured = rng.integers(0, 256, (8, 32, 32, 3), dtype=np.uint8)
+    np.savez(folder / "cifar10_10k.npz", x_train=coloured[:6], x_test=coloured[6:])
     torch.manual_seed(0)
     model = elflow.ImageELF((1, 28, 28), scales=1, transforms=1, units=4, channels=4, blocks=1)
     model.initialize(torch.from_numpy(pixels)[:, None])
@@ -419,6 +421,15 @@ def test_images(tmp_path, data):
     assert set(report.pictures) == {"digits-curves.png", *(f"digits-{model}.png" for model in models)}
 
 
+@pytest.mark.slow
+def test_images_in_colour(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(images, "N_SAMPLES", 2)
+    options = {"datasets": "cifar10", "models": "uniform,glow", "max_steps": "1", "sizes": "transforms=1,channels=12"}
+    (table,) = run_bench("images", tmp_path, data, **options).tables
+    sizes = {row[0]: row[4] for row in table.rows}
+    assert sizes == {"ELF": "16", "Glow of normflows": "32", "histogram of each pixel": ""}
+
+
 def test_limits_of_images(data):
     def limits(**options):
         plan = Plan(data=data, effort=0.5, options=options).for_experiment(images.EXPERIMENT)
@@ -426,7 +437,7 @@ def test_limits_of_images(data):
 
     by_default = limits()
     assert by_default["digits-uniform"] == {"steps": None, "time_limit": 60.0}
-    assert by_default["mnist-uniform"]["time_limit"] == 1800.0
+    assert by_default["mnist-uniform"]["time_limit"] == by_default["cifar10-glow"]["time_limit"] == 1800.0
     assert limits(max_steps="5")["digits-uniform"] == {"steps": 5, "time_limit": None}
     assert limits(max_steps="133", models="attention")["digits-attention"]["steps"] == 100
     assert limits(time_limit="90")["digits-glow"] == {"steps": None, "time_limit": 90.0}

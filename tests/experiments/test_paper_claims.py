@@ -1,5 +1,6 @@
 """The paper's claims and their verdicts: computed from records, and in step with the documentation."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from experiments import Plan, load
 from experiments.command import main
 from experiments.framework.results import read_result
 from experiments.paper import theory
+from experiments.paper._image_benchmarks import read_image_benchmarks
 from experiments.paper.claims import CLAIMS, END, START, evaluate, render, update_page
 from experiments.paper.judges import densities, finding, mathematics, toys, training
 from experiments.registry import GROUPS
@@ -125,22 +127,26 @@ def test_a_fit_below_the_printed_one_is_not_reproduced():
 
 
 def test_images_are_comparable_at_the_scale_of_the_paper_only():
-    record = {"dataset": "mnist", "dequantization": "variational", "bits": 0.86, "error": 0.001, "scale": "paper"}
+    record = {"dataset": "mnist", "bits": 0.86, "error": 0.001, "scale": "paper", "training_seconds": 180.0}
     record |= {"train_images": 60_000, "all_test_images": 10_000, "parameters": 5, "steps": 7}
-    judge = densities.judge_images("mnist-variational")
+    judge = densities.judge_images("mnist")
     assert judge({"mnist-variational": record}).verdict == "worse"
     assert judge({"mnist-variational": record | {"bits": 0.84}}).verdict == "better"
-    assert judge({"mnist-variational": record | {"dequantization": "uniform", "bits": 0.87}}).verdict == "reproduced"
+    uniform = record | {"bits": 0.87}
+    assert judge({"mnist-uniform": uniform})[:2] == ("0.870 (uniform)", "reproduced")
+    assert judge({"mnist-uniform": uniform, "mnist-variational": record})[:2] == ("0.860 (0.870 uniform)", "worse")
     small = judge({"mnist-variational": record | {"scale": "cpu"}})
-    assert small.verdict == "not comparable: 5 parameters, 7 steps"
+    assert small.verdict == "not comparable: 5 parameters, 7 steps in 3 minutes"
     part = judge({"mnist-variational": record | {"train_images": 100}})
     assert part.verdict.endswith("a part of the data")
 
 
 def test_gains_within_the_errors_are_no_evidence():
     def judge(gain):
-        pair = {"digits-uniform": {"bits": 2.0, "error": 0.01}, "digits-variational": {"bits": 2 - gain, "error": 0.01}}
-        return densities.judge_variational(pair).verdict
+        uniform = {"bits": 2.0, "error": 0.01, "steps": 5}
+        pair = {"digits-uniform": uniform, "digits-variational": uniform | {"bits": 2 - gain}}
+        after_other_steps = {"mnist-uniform": uniform, "mnist-variational": uniform | {"steps": 3}}
+        return densities.judge_variational(pair | after_other_steps).verdict
 
     assert judge(0.1) == "digits reproduced"
     assert judge(0.01) == "digits not comparable, within two standard errors"
@@ -149,6 +155,37 @@ def test_gains_within_the_errors_are_no_evidence():
     assert figures["Bits that learned noise saves"] == "mnist 0.02, cifar10 0.18"
     assert figures["ELF-AR is ahead of Glow"] == "mnist: 0.18 bits"
     assert figures["ELF-AR is ahead of MAF on BSDS300"] == "+2.12 nats"
+
+
+def test_glow_is_compared_after_equal_steps_or_time():
+    ours, glow = {"bits": 1.0, "error": 0.01, "steps": 5}, {"bits": 1.1, "error": 0.01, "steps": 5}
+    records = {"digits-uniform": ours, "digits-glow": glow}
+    assert densities.judge_glow(records)[1:] == ("digits reproduced", "small models, equal steps")
+    records |= {"mnist-uniform": ours, "mnist-glow": glow | {"bits": 1.01, "steps": 9}}
+    assert densities.judge_glow(records)[1:] == (
+        "digits reproduced; mnist not reproduced",
+        "small models, equal time",
+    )
+    assert densities.judge_glow({"digits-uniform": ours}) is None
+
+
+def test_images_are_judged_by_an_hour_of_training_first(tmp_path):
+    assert read_image_benchmarks(tmp_path) == {}
+    (tmp_path / "bench").mkdir()
+    earlier = {"test_bits": 1.0, "standard_error": 0.1, "seconds": 3600.0, "steps": 7, "parameters": 5}
+    write_result(tmp_path, "mnist", {"models": {"uniform": earlier, "histogram": {"test_bits": 1.7}}})
+    part = {"model": "uniform", "bits": 4.0, "error": 0.1, "training_seconds": 3600.0, "steps": 8, "parameters": 6}
+    write_result(tmp_path, "cifar10", {"records": {"cifar10-uniform": part | {"test_images": 2_000}}})
+    records = read_image_benchmarks(tmp_path)
+    assert list(records) == ["mnist-uniform", "cifar10-uniform"]
+    why = "not comparable: 5 parameters, 7 steps in 60 minutes"
+    assert densities.judge_images("mnist")(records)[:2] == ("1.000 (uniform)", why)
+    assert densities.judge_images("cifar10")(records).verdict.endswith("8 steps in 60 minutes, a part of the data")
+    assert "| 1.000 (uniform) |" in render(tmp_path)
+
+
+def write_result(results, name, content):
+    (results / "bench" / f"images-{name}.json").write_text(json.dumps(content))
 
 
 def test_an_inverse_that_fails_is_not_better():

@@ -43,19 +43,25 @@ def judge_tables(names: Sequence[str]) -> Callable[[Records], Finding | None]:
     return judge
 
 
-def judge_images(key: str) -> Callable[[Records], Finding | None]:
+def judge_images(dataset: str) -> Callable[[Records], Finding | None]:
+    """Judge the likelihood of a data set: that of the variational model if there is one, with the uniform one beside
+    it as in the paper."""
+
     def judge(records: Records) -> Finding | None:
-        one = records.get(key)
+        uniform, variational = (records.get(f"{dataset}-{kind}") for kind in ("uniform", "variational"))
+        one = variational or uniform
         if one is None:
             return None
-        dataset = one["dataset"]
+        here = f"{one['bits']:.3f}"
+        if uniform is not None:
+            here += " (uniform)" if variational is None else f" ({uniform['bits']:.3f} uniform)"
         paper = find(3, "ELF-AR", dataset)
-        target = paper.value if one["dequantization"] == "variational" or paper.uniform is None else paper.uniform
-        if one["scale"] != "paper" or not is_complete(dataset, one["train_images"], one["all_test_images"]):
-            part = "" if is_complete(dataset, one["train_images"], one["all_test_images"]) else ", a part of the data"
-            why = f"{one['parameters']:,} parameters, {one['steps']:,} steps{part}"
-            return Finding(f"{one['bits']:.3f}", f"not comparable: {why}")
-        return Finding(f"{one['bits']:.3f}", compare(one["bits"], target, 2 * one["error"] + 0.005, higher=False))
+        target = paper.value if variational is not None or paper.uniform is None else paper.uniform
+        complete = is_complete(dataset, one["train_images"], one["all_test_images"])
+        if one["scale"] == "paper" and complete:
+            return Finding(here, compare(one["bits"], target, 2 * one["error"] + 0.005, higher=False))
+        why = f"{one['parameters']:,} parameters, {one['steps']:,} steps in {one['training_seconds'] / 60:.0f} minutes"
+        return Finding(here, f"not comparable: {why}{'' if complete else ', a part of the data'}")
 
     return judge
 
@@ -64,7 +70,7 @@ def judge_variational(records: Records) -> Finding | None:
     here, verdicts = [], []
     for name in ("digits", "mnist", "cifar10"):
         pair = [records.get(f"{name}-{kind}") for kind in ("uniform", "variational")]
-        if pair[0] is None or pair[1] is None:
+        if pair[0] is None or pair[1] is None or pair[0]["steps"] != pair[1]["steps"]:
             continue
         gain, error = pair[0]["bits"] - pair[1]["bits"], math.hypot(pair[0]["error"], pair[1]["error"])
         here.append(f"{name} {gain:.3f} ± {error:.3f}")
@@ -74,11 +80,17 @@ def judge_variational(records: Records) -> Finding | None:
 
 
 def judge_glow(records: Records) -> Finding | None:
-    ours, glow = records.get("digits-uniform"), records.get("digits-glow")
-    if ours is None or glow is None:
-        return None
-    gain, error = glow["bits"] - ours["bits"], math.hypot(ours["error"], glow["error"])
-    return Finding(f"digits: {gain:.3f} ± {error:.3f} bits", hold(gain > 2 * error), "similar parameters, equal steps")
+    here, verdicts, has_equal_steps = [], [], True
+    for name in ("digits", "mnist", "cifar10"):
+        ours, glow = records.get(f"{name}-uniform"), records.get(f"{name}-glow")
+        if ours is None or glow is None:
+            continue
+        gain, error = glow["bits"] - ours["bits"], math.hypot(ours["error"], glow["error"])
+        here.append(f"{name}: {gain:.3f} ± {error:.3f} bits")
+        verdicts.append(f"{name} {hold(gain > 2 * error)}")
+        has_equal_steps &= ours["steps"] == glow["steps"]
+    remark = f"small models, equal {'steps' if has_equal_steps else 'time'}"
+    return Finding(", ".join(here), "; ".join(verdicts), remark) if here else None
 
 
 def judge_counts(records: Records) -> Finding:
