@@ -12,7 +12,13 @@ from elflow.nn.attention import CausalAttention
 from elflow.nn.initialization import draw_initial_phi
 from elflow.transforms import network_size
 
-__all__ = ["ImageHypernetwork", "MaskedConvolution"]
+__all__ = ["MAX_INPUT", "ImageHypernetwork", "MaskedConvolution"]
+
+MAX_INPUT = 10.0
+"""Maximum size of the inputs of a hypernetwork, in standard deviations after an ActNorm.
+
+Hypernetworks extrapolate linearly. Without a limit, one unusual pixel makes the next transformation's output more
+unusual, and so on: single test images then have log-densities of -1e10."""
 
 
 class MaskedConvolution(nn.Module):
@@ -110,7 +116,8 @@ class ImageHypernetwork(nn.Module):
     """Masked convolutional network that computes a one-dimensional network for each channel of each pixel.
 
     The network of a coordinate depends on the coordinates before it and on the context. Images are vectors here,
-    ordered by row, column and channel, which is also the order of the dependence.
+    ordered by row, column and channel, which is also the order of the dependence. Coordinates beyond `MAX_INPUT` count
+    as `MAX_INPUT` here.
 
     Arguments:
         shape: Channels, height and width.
@@ -178,7 +185,7 @@ class ImageHypernetwork(nn.Module):
             batch = torch.broadcast_shapes(batch, context.shape[:-1])
             x = x.expand(*batch, -1)
             c = self.context_to_images(context.expand(*batch, -1))
-        image = self._to_images(x, self.shape[0])
+        image = self._to_images(x.clamp(-MAX_INPUT, MAX_INPUT), self.shape[0])
         h = self.first(image) + (self.row + self.column)
         h = h.contiguous(memory_format=torch.channels_last)  # twice as fast on CPUs, and phi need not be copied
         for number, block in enumerate(self.blocks):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad, relu
 
-from elflow.nn.convolution import ImageHypernetwork
+from elflow.nn.convolution import MAX_INPUT, ImageHypernetwork
 
 __all__ = ["RowNetwork"]
 
@@ -93,7 +93,7 @@ class RowNetwork:
             Networks `(N, (width - start) * channels, network_size(units, parametrization))`, and `(N, width - start,
             size)`.
         """
-        pixels = x.unflatten(-1, (-1, self.hyper.shape[0]))
+        pixels = x.clamp(-MAX_INPUT, MAX_INPUT).unflatten(-1, (-1, self.hyper.shape[0]))
         inputs: list[Tensor] = []
         lefts: list[Tensor | None] = [None] * len(self.inputs)
         if start:
