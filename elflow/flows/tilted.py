@@ -19,6 +19,7 @@ from elflow.kernels import NonFiniteError
 __all__ = [
     "MAX_FEATURES",
     "MAX_LOG_FACTOR",
+    "MAX_LOG_PART",
     "MAX_TABLES",
     "MIN_LOG_FACTOR",
     "TableFactors",
@@ -29,7 +30,9 @@ __all__ = [
 MAX_LOG_FACTOR = math.log(8.0)
 """Maximum logarithm of the factor of a point, and of the constant in size: samples are rejected as often."""
 MIN_LOG_FACTOR = -20.0
-"""Minimum logarithm of a factor: no combination becomes impossible."""
+"""Minimum logarithm of the factor of a point: no combination becomes impossible."""
+MAX_LOG_PART = 20.0
+"""Maximum size of the logarithm of a factor of one table. Those of a combination and of its parts may cancel out."""
 MAX_PROPOSED, MAX_FAILURES = 2**17, 20
 """Maximum number of samples of the flow at a time, and of times in a row that none of them is accepted."""
 MAX_COMBINATIONS = 2**20
@@ -234,36 +237,69 @@ class _Table:
         of_rows, self.of_samples = (
             np.ravel_multi_index([codes[position] for position in positions], self.sizes) for codes in (rows, samples)
         )
-        self.counts = np.bincount(of_rows, weight, minlength=math.prod(sizes))
-        self.n_rows = weight.sum()
-        self.is_chosen: BoolArray = np.zeros(len(self.counts), np.bool_)
-        self.log_factor = np.zeros(len(self.counts))
+        n_cells = math.prod(sizes)
+        self.observed = np.bincount(of_rows, weight, minlength=n_cells) / weight.sum()
+        # The minimax estimate of a share (Hodges and Lehmann, 1950), with the share of the samples as its prior mean.
+        # All tables mix the same two distributions, so that there are factors that suit all of them.
+        trust = 1 / (1 + weight.sum() ** -0.5)
+        drawn = np.bincount(self.of_samples, minlength=n_cells) / len(self.of_samples)
+        self.target = trust * self.observed + (1 - trust) * drawn
+        self.is_chosen: BoolArray = np.zeros(n_cells, np.bool_)
+        self.log_factor = np.zeros(n_cells)
 
     def measure_shares(self, weight: FloatArray) -> FloatArray:
         """Shares of the weights of the samples in each cell; one without samples has half of one."""
-        shares = np.bincount(self.of_samples, weight, minlength=len(self.counts)) / weight.sum()
+        shares = np.bincount(self.of_samples, weight, minlength=len(self.observed)) / weight.sum()
         return np.maximum(shares, 0.5 / len(weight))
 
     def choose(self, weight: FloatArray, size: float, penalty: float) -> bool:
         """Choose the cells whose shares differ by more than the penalty of the BIC; return whether any is new."""
-        observed, expected = self.counts / self.n_rows, self.measure_shares(weight).clip(max=1 - 1e-12)
-        gain = size * (rel_entr(observed, expected) + rel_entr(1 - observed, 1 - expected))
+        gain = size * _compare_cells(self.observed, self.measure_shares(weight), self.sizes)
         is_new = (gain > penalty) & ~self.is_chosen
         self.is_chosen |= is_new
         return bool(is_new.any())
 
     def rake(self, weight: FloatArray) -> tuple[FloatArray, float]:
-        """Give the chosen cells the shares of the rows: the new weights of the samples, and the largest change."""
-        # Each chosen cell, and all others together, have half a row in addition (Krichevsky and Trofimov), so that none
-        # becomes impossible.
-        counts = self.counts + 0.5
-        others = 0.0 if self.is_chosen.all() else self.counts[~self.is_chosen].sum() + 0.5
-        target = counts / (counts[self.is_chosen].sum() + others)
-        change = np.where(self.is_chosen, np.log(target / self.measure_shares(weight)), 0.0)
-        change = (self.log_factor + change).clip(MIN_LOG_FACTOR, MAX_LOG_FACTOR) - self.log_factor
+        """Change the factors so that the chosen cells would have their shares.
+
+        Arguments:
+            weight: Present weights of the samples.
+
+        Returns:
+            Changes of the logarithms of the factors of the samples, and the largest change of a cell.
+        """
+        shares, least = self.measure_shares(weight), 0.5 / len(weight)
+        change = np.log(np.maximum(self.target, 1e-3 * least) / shares)
+        if not self.is_chosen.all():  # all other cells together have what is left
+            rest, present = (max(part[~self.is_chosen].sum(), least) for part in (self.target, shares))
+            change = np.where(self.is_chosen, change - np.log(rest / present), 0.0)
+        change = (self.log_factor + change).clip(-MAX_LOG_PART, MAX_LOG_PART) - self.log_factor
         self.log_factor = self.log_factor + change
-        weight = weight * np.exp(change[self.of_samples])
-        return weight / weight.mean(), float(np.abs(change).max(initial=0.0))
+        return change[self.of_samples], float(np.abs(change).max(initial=0.0))
+
+
+def _compare_cells(observed: FloatArray, expected: FloatArray, sizes: Sequence[int]) -> FloatArray:
+    """Divergence of the shares of each cell from those expected, in nats per row, `(cells,)`.
+
+    For two features, it is that of the table of two by two that remains if all other cells of each feature are merged,
+    beyond the divergences of its margins: a category that always goes with one value shows even if few rows have it.
+    """
+    if len(sizes) == 1:
+        return _diverge(np.stack([observed, 1 - observed]), np.stack([expected, 1 - expected]))
+    cells, margins = [], []
+    for shares in (observed, expected):
+        table = shares.reshape(sizes)
+        first, second = np.broadcast_arrays(table.sum(1, keepdims=True), table.sum(0))
+        cells.append(np.stack([table, first - table, second - table, 1 - first - second + table]))
+        margins.append([np.stack([margin, 1 - margin]) for margin in (first, second)])
+    gain = _diverge(*cells) - sum(_diverge(*pair) for pair in zip(*margins, strict=True))
+    return np.ravel(gain)
+
+
+def _diverge(observed: FloatArray, expected: FloatArray) -> FloatArray:
+    """Kullback-Leibler divergence of shares along the first axis."""
+    divergence: FloatArray = rel_entr(np.maximum(observed, 0.0), np.maximum(expected, 1e-12)).sum(0)
+    return divergence
 
 
 def fit_factors(
@@ -271,8 +307,9 @@ def fit_factors(
 ) -> TableFactors | None:
     """Factors with which the samples of a flow have the combinations of cells of data; None if they have them already.
 
-    Cells of one or two features are chosen if their share of the samples is wrong by more than chance, by the Bayesian
-    information criterion and the number of cells that are compared; with them, all cells of the features by themselves.
+    Cells of one feature are chosen if their share of the samples is wrong by more than chance, by the Bayesian
+    information criterion and the number of cells that are compared. Cells of two features are chosen if their two
+    values depend on each other more, or less, than in the samples; with them, all cells of the features by themselves.
     Their factors are found by raking.
 
     Arguments:
@@ -299,12 +336,12 @@ def fit_factors(
         if math.prod(shape) <= MAX_CELLS
     ]
     n_samples = len(next(iter(samples.values())))
-    n_cells = sum(len(table.counts) for table in tables)
+    n_cells = sum(len(table.observed) for table in tables)
     size = 1 / ((weight**2).sum() / weight.sum() ** 2 + 1 / n_samples)  # shares of samples are estimates, too
     penalty = 0.5 * math.log(size) + math.log(n_cells)
-    of_samples = np.ones(n_samples)
+    log_factor = np.zeros(n_samples)
     for _ in range(N_ROUNDS):
-        is_new = [table.choose(of_samples, size, penalty) for table in tables]
+        is_new = [table.choose(_weigh(log_factor), size, penalty) for table in tables]
         if not any(is_new):
             break
         # Factors of a combination also change the shares of both categories, which must stay those of the rows.
@@ -316,16 +353,22 @@ def fit_factors(
             changes = []
             for table in tables:
                 if table.is_chosen.any():
-                    of_samples, change = table.rake(of_samples)
+                    of_samples, change = table.rake(_weigh(log_factor))
+                    log_factor = log_factor + of_samples
                     changes.append(change)
             if max(changes) < MAX_CHANGE:
                 break
     used = [table for table in tables if table.is_chosen.any()]
     if not used:
         return None
-    log_factor = sum((table.log_factor[table.of_samples] for table in used), np.zeros(n_samples))
-    log_constant = -math.log(np.exp(log_factor.clip(MIN_LOG_FACTOR, MAX_LOG_FACTOR)).mean())
+    log_constant = -math.log(_weigh(log_factor).mean())
     if not abs(log_constant) <= MAX_LOG_FACTOR:
         return None
     factors = [table.log_factor.reshape(table.sizes) for table in used]
     return TableFactors([table.positions for table in used], factors, log_constant)
+
+
+def _weigh(log_factor: FloatArray) -> FloatArray:
+    """Weights of samples with these logarithms of factors."""
+    weight: FloatArray = np.exp(log_factor.clip(MIN_LOG_FACTOR, MAX_LOG_FACTOR))
+    return weight

@@ -32,6 +32,8 @@ MAX_ONE_HOT = 32
 """Maximum number of categories of a context column that is one-hot encoded."""
 MAX_COLUMNS_SHOWN = 16
 """Maximum number of columns in the text of a schema."""
+MAX_LEVELS = 32
+"""Maximum number of cells of a column of numbers whose frequencies are compared with those of samples after a fit."""
 MAX_NAME_SHOWN, MAX_VALUES_SHOWN = 30, 50
 """Maximum number of characters of a column's name, and of its values, in the text of a schema."""
 
@@ -178,15 +180,32 @@ class Schema:
         return {self.positions(column.name)[0]: ndtri(np.cumsum(column.shares)[:-1]) for column in states}
 
     @property
+    def level_ends(self) -> dict[int, FloatArray]:
+        """Ends between the cells of numbers with few values, by the position of the feature, without missing values.
+
+        Example:
+            >>> list(Schema.fit(pd.DataFrame({"size": [0.13, 0.7, 0.31, 0.5], "doors": [3, 5, 5, 3]})).level_ends)
+            [1]
+        """
+        return {
+            self.positions(column.name)[-1]: ndtri(column.map.cumulative[1:-1])
+            for column in self.columns
+            if isinstance(column.map, Steps)
+            and not column.shares
+            and column.levels is None
+            and 3 <= len(column.map.cumulative) <= MAX_LEVELS + 1
+        }
+
+    @property
     def cell_ends(self) -> dict[int, FloatArray]:
-        """Ends between the cells of categories and of states, by the position of the feature.
+        """Ends between the cells of categories, states, and few numbers, by the position of the feature.
 
         Example:
             >>> frame = pd.DataFrame({"size": [0.1, np.nan, 0.3, 0.5], "kind": ["a", "b", "a", "b"]})
             >>> list(Schema.fit(frame, missing="model").cell_ends)
             [2, 0]
         """
-        return self.category_ends | self.state_ends
+        return self.category_ends | self.state_ends | self.level_ends
 
     @property
     def value_gates(self) -> dict[int, tuple[int, float, float] | None]:

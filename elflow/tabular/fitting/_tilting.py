@@ -24,9 +24,10 @@ MAX_TILTING_SAMPLES, SAMPLES_PER_ROW = 2**15, 8
 
 
 def tilt_model(model: Dequantized, schema: Schema, training: Rows, validation: Rows, seed: int) -> Dequantized:
-    """Give a fitted flow without context the frequencies of the combinations of categories, zeros and missing values.
+    """Give a fitted flow without context the frequencies of the combinations of its cells: see `Schema.cell_ends`.
 
-    Factors are found from the training rows: see `Tilted`. They stay if the validation rows become more likely.
+    Factors are found from the training rows: see `Tilted`. They stay if the validation rows become more likely. If more
+    than `MAX_FEATURES` features have cells, those with the fewest cells are corrected.
 
     Arguments:
         model: The fitted flow, in double precision.
@@ -36,8 +37,9 @@ def tilt_model(model: Dequantized, schema: Schema, training: Rows, validation: R
         seed: Seed of the samples of the flow.
     """
     ends = schema.cell_ends
-    if not 2 <= len(ends) <= MAX_FEATURES or not len(validation) or validation.context is not None:
+    if len(ends) < 2 or not len(validation) or validation.context is not None:
         return model
+    ends = dict(sorted(ends.items(), key=lambda item: len(item[1]))[:MAX_FEATURES])
     training = training.take(Permutation(len(training), seed=0).take(0, min(len(training), MAX_TILTING_ROWS)))
     rows = _find_cells(model, training, ends)
     n_samples = min(MAX_TILTING_SAMPLES, max(MAX_TILTING_SAMPLES // 4, len(training) * SAMPLES_PER_ROW))

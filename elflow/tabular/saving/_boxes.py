@@ -11,7 +11,7 @@ from torch import nn
 from elflow.flows.group_norm import MAX_LOG_RATIO, GroupNorm
 from elflow.flows.groups import FAR
 from elflow.flows.strata import BoxGaussian
-from elflow.flows.tilted import MAX_LOG_FACTOR, MIN_LOG_FACTOR, Tilted
+from elflow.flows.tilted import MAX_LOG_FACTOR, MAX_LOG_PART, Tilted
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular.schema import Schema
 
@@ -70,10 +70,10 @@ def _check_maps(name: str, norm: GroupNorm) -> None:
 
 
 def _check_factors(name: str, tilted: Tilted) -> None:
-    """Check that no factor of a cell is so large that hardly any sample would be accepted."""
+    """Check that factors of cells have the size of fitted ones."""
     factors = {f"{name}.table{k}": values for k, values in enumerate(tilted.factors)}
     for tensor, values in (factors | {f"{name}.log_constant": tilted.log_constant}).items():
-        low = -MAX_LOG_FACTOR if values.dim() == 0 else MIN_LOG_FACTOR
+        limit = MAX_LOG_PART if values.dim() else MAX_LOG_FACTOR
         for value in (float(values.min()), float(values.max())):
-            if not low - 1e-6 <= value <= MAX_LOG_FACTOR + 1e-6:  # files are in single precision
-                raise ValueError(f"{tensor} must be from {low:g} to {MAX_LOG_FACTOR:g}, got {value:g}")
+            if not abs(value) <= limit + 1e-6:  # files are in single precision
+                raise ValueError(f"{tensor} must be at most {limit:g} in size, got {value:g}")
