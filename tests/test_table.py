@@ -152,6 +152,27 @@ def test_heavy_tails_do_not_ruin_the_rest(outlier):
     assert abs(warp(np.array([outlier]))[0][0]) < 20
 
 
+@pytest.mark.parametrize(
+    ("draw", "bounds", "base"),
+    [
+        (lambda r: np.where(r.random(2000) < 0.1, -1, 1) * r.lognormal(3, 2, 2000), UNBOUNDED, "asinh"),
+        (lambda r: np.exp(2 * r.standard_t(2, 2000)), [(0, np.inf)], "log"),
+        (lambda r: np.append(r.lognormal(size=999), 1e36), [(0, np.inf)], "log"),
+    ],
+)
+def test_tails_of_logarithms_are_exponential_beyond_the_fitted_values(draw, bounds, base):
+    """Not exponentials of exponentials, with which samples would be too large by orders of magnitude."""
+    warp = Warp.fit(draw(np.random.default_rng(0)), bounds)
+    assert warp.base == base
+    z = np.append(np.linspace(warp.first, warp.last, 50), warp.last + np.arange(1.0, 6.0))
+    x = warp.inverse(z)
+    assert np.allclose(np.diff(np.log(x[-5:]), 2), 0.0, atol=1e-6)
+    again, log_slope = warp(x)
+    assert np.allclose(again, z)
+    numerical = np.log((warp(x * (1 + 1e-6))[0] - again) / (1e-6 * x))
+    assert np.allclose(numerical[-4:], log_slope[-4:], atol=1e-3)
+
+
 def test_scale_follows_the_bulk_of_the_values():
     rng = np.random.default_rng(0)
     warp = Warp.fit(1e6 + 1e-7 * rng.normal(size=2000), UNBOUNDED)

@@ -18,6 +18,8 @@ MAX_WARP_ROWS = 20_000
 """Maximum number of values that a warp is selected on."""
 BASES = ["identity", "asinh", "log", "softplus", "weibull", "logit", "clusters"]
 """Names of the maps b of a `Warp`."""
+LOGARITHMS = ("asinh", "log")
+"""Those whose inverse grows exponentially."""
 MIN_KNEE, MAX_KNEE = 8.0, 30.0
 """Smallest and largest |z| beyond which a warp is logarithmic, so that z of fill values such as 1e36 is moderate."""
 BOUND_REACH = 8.0
@@ -44,7 +46,9 @@ class Warp:
     it is the identity, the asinh of numbers of both signs that differ by orders of magnitude, such as profits, or
     piecewise linear where the values form clusters that are very far apart. t shortens heavy tails by asinh where that
     increases the likelihood, and is the identity otherwise: with softplus and Weibull
-    only the tail away from the bound. k is the identity up to `knee`, and logarithmic beyond.
+    only the tail away from the bound. k is the identity up to `knee`, and logarithmic beyond. Where b is a logarithm or
+    asinh, k and t continue along their tangents beyond the fitted values: samples there are exponentials of z, but not
+    exponentials of exponentials.
 
     Very close to a bound, b continues along its tangent. A value on the bound, or beyond it, then has a finite z and a
     small density; the map is a bijection of the real line, so that no mass is lost.
@@ -83,6 +87,8 @@ class Warp:
     """Largest z of the fitted values."""
     one_sided: bool = False
     """Whether t shortens only the tail away from the only bound."""
+    straight: bool = False
+    """Whether k and t continue along their tangents beyond `first` and `last`."""
 
     @classmethod
     def fit(cls, x: FloatArray, bounds: list[tuple[float, float]], margin: float = 0.0) -> Warp:
@@ -109,7 +115,7 @@ class Warp:
         ]
         best = candidates[int(np.argmax(np.nan_to_num(gains, nan=-np.inf)))]
         z = best(x)[0]
-        return replace(best, first=float(z.min()), last=float(z.max()))
+        return replace(best, first=float(z.min()), last=float(z.max()), straight=best.base in LOGARITHMS)
 
     @classmethod
     def _standardize(
@@ -158,12 +164,31 @@ class Warp:
         with np.errstate(over="ignore"):
             z = np.clip((y - self.loc) / self.scale, -MAX_FLOAT, MAX_FLOAT)
         log_slope = log_slope - np.log(self.scale)
+        if not self.straight:
+            z, log_change = self._shorten(z)
+            return z, log_slope + log_change
+        inside = np.clip(z, *self._stretch(np.array([self.first, self.last])))
+        shortened, log_change = self._shorten(inside)
+        return shortened + (z - inside) * np.exp(log_change), log_slope + log_change
+
+    def _shorten(self, z: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """k(t(z)), and the logarithm of its slope."""
+        log_slope = np.zeros_like(z)
         if self.heavy:
             shortened = self._shortens(z)
-            log_slope = log_slope - np.where(shortened, np.log(np.hypot(1.0, np.minimum(np.abs(z), 1e150))), 0.0)
+            log_slope = -np.where(shortened, np.log(np.hypot(1.0, np.minimum(np.abs(z), 1e150))), 0.0)
             z = np.where(shortened, np.arcsinh(z), z)
         beyond = np.maximum(np.abs(z) - self.knee, 0.0)
         return np.where(beyond > 0, np.sign(z) * (self.knee + np.log1p(beyond)), z), log_slope - np.log1p(beyond)
+
+    def _stretch(self, z: FloatArray) -> FloatArray:
+        """Inverse of `_shorten`."""
+        # Clipped before exp and sinh overflow: samples far out in the tails stay finite.
+        beyond = np.clip(np.abs(z) - self.knee, 0.0, 700.0)
+        z = np.where(beyond > 0, np.sign(z) * (self.knee + np.expm1(beyond)), z)
+        if self.heavy:
+            z = np.where(self._shortens(z), np.sinh(np.clip(z, -700, 700)), z)
+        return z
 
     def _shortens(self, z: FloatArray) -> BoolArray:
         """Whether z, before or after t, is in a tail that t shortens."""
@@ -171,11 +196,11 @@ class Warp:
 
     def inverse(self, z: FloatArray) -> FloatArray:
         """Map z to a finite x."""
-        # Clipped before exp and sinh overflow: samples far out in the tails stay finite.
-        beyond = np.clip(np.abs(z) - self.knee, 0.0, 700.0)
-        z = np.where(beyond > 0, np.sign(z) * (self.knee + np.expm1(beyond)), z)
-        if self.heavy:
-            z = np.where(self._shortens(z), np.sinh(np.clip(z, -700, 700)), z)
+        inside = np.clip(z, self.first, self.last) if self.straight else z
+        stretched = self._stretch(inside)
+        if self.straight:
+            stretched = stretched + (z - inside) * np.exp(-self._shorten(stretched)[1])
+        z = stretched
         with np.errstate(over="ignore"):
             y = np.clip(z * self.scale + self.loc, -MAX_FLOAT, MAX_FLOAT)
             return np.clip(self._bound(y), -MAX_FLOAT, MAX_FLOAT)
