@@ -23,6 +23,15 @@ Record = dict[str, Any]
 """Result of a job: numbers, strings and lists of them, as in JSON."""
 
 
+def _digest_data(path: Path) -> str:
+    """SHA-256 of a file, or of the names and contents of all files of a folder."""
+    if path.is_file():
+        return _digest_file(path, path.stat().st_mtime_ns)
+    files = sorted(part for part in path.rglob("*") if part.is_file())
+    parts = [f"{part.relative_to(path).as_posix()}\0{_digest_file(part, part.stat().st_mtime_ns)}" for part in files]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
 @cache
 def _digest_file(path: Path, modified: int) -> str:
     """SHA-256 of a file, computed once for each time of its last change."""
@@ -89,9 +98,9 @@ class Plan:
         return path if path is not None and path.exists() else None
 
     def stamp(self, *names: str) -> list[list[Any]]:
-        """Digests of data files: a run resumes with a copy of the same data, and starts again with other data."""
+        """Digests of data files and folders: a run resumes with a copy of the same data."""
         paths = [(name, path) for name in names if (path := self.file(name)) is not None]
-        return [[name, _digest_file(path, path.stat().st_mtime_ns)] for name, path in paths]
+        return [[name, _digest_data(path)] for name, path in paths]
 
     def for_experiment(self, experiment: Experiment) -> Plan:
         """The plan with the options of one experiment only, parsed.

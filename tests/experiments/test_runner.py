@@ -158,6 +158,14 @@ def test_a_copy_of_the_data_has_the_same_stamp(tmp_path):
     assert plan.stamp("table.npz") == stamp
     path.write_bytes(b"wors")
     assert plan.stamp("table.npz") != stamp
+    folder = tmp_path / "images" / "raw"
+    folder.mkdir(parents=True)
+    (folder / "a").write_bytes(b"1")
+    stamp = plan.stamp("images")
+    (folder / "a").rename(folder / "b")
+    assert plan.stamp("images") != stamp
+    (folder / "b").rename(folder / "a")
+    assert plan.stamp("images") == stamp
 
 
 def test_an_unregistered_experiment(output):
