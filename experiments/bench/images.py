@@ -99,9 +99,11 @@ def jobs(plan: Plan) -> list[Job]:
             steps = plan.options.get("max_steps")
             steps = None if steps is None else round(steps / STEP_COSTS[name].get(model, 1.0))
             settings: Record = {"model": model, "limits": {"steps": steps, "time_limit": seconds}, **same}
-            if model != "glow":
+            if model == "glow":
+                settings |= {"sizes": GLOW_SIZES[name], "recipe": GLOW_RECIPES[name]}
+            else:
                 recipe = {key: plan.options[key] for key in RECIPE if key in plan.options}
-                settings |= {"sizes": plan.options.get("sizes", {}), "recipe": recipe}
+                settings |= {"sizes": plan.options.get("sizes", {}), "recipe": ELF_RECIPES[name] | recipe}
             jobs.append(Job(f"{name}-{model}", settings))
         jobs.append(Job(f"{name}-histogram", {"model": "histogram", **same}))
     return jobs
@@ -121,11 +123,10 @@ def work(plan: Plan, settings: Record, folder: Path) -> Record:
         recipe = shorten_recipe(recipe, settings["limits"]["steps"], N_ROUNDS)
     recipe = replace(recipe, time_limit=settings["limits"]["time_limit"])
     if model == "glow":
-        flow = make_glow(chosen.flow["shape"], levels, x, GLOW_SIZES[name])
-        recipe = replace(recipe, **GLOW_RECIPES[name])
+        flow = make_glow(chosen.flow["shape"], levels, x, settings["sizes"])
     else:
         flow = chosen.build(**MODEL_CHANGES[model] | settings["sizes"])
-        recipe = replace(recipe, **ELF_RECIPES[name] | settings["recipe"])
+    recipe = replace(recipe, **settings["recipe"])
     n_validation = min(N_VALIDATION[name], max(1, len(x) // 10))
     start = time.process_time()
     best, training = train_images(flow, recipe, x, None, n_validation, seed, folder, settings)

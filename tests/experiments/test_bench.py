@@ -450,7 +450,8 @@ def test_optimizer_and_sizes_of_images_are_those_of_elf_only():
     settings = {job.key: job.settings for job in images.EXPERIMENT.jobs(plan)}
     assert settings["digits-uniform"]["recipe"] == {"optimizer": "muon", "learning_rate": 0.015}
     assert settings["digits-uniform"]["sizes"] == {"channels": 24, "blocks": 3}
-    assert not settings["digits-glow"].keys() & {"recipe", "sizes"}
+    assert settings["digits-glow"]["sizes"] == images.GLOW_SIZES["digits"]
+    assert settings["digits-glow"]["recipe"] == images.GLOW_RECIPES["digits"]
     for name, wrong in [("optimizer", "sgd"), ("sizes", "depth=3"), ("sizes", "blocks=0"), ("learning_rate", "-1")]:
         with pytest.raises(ValueError, match=f"option {name} of images"):
             Plan(options={name: wrong}).for_experiment(images.EXPERIMENT)

@@ -158,14 +158,17 @@ def test_gains_within_the_errors_are_no_evidence():
 
 
 def test_glow_is_compared_after_equal_steps_or_time():
-    ours, glow = {"bits": 1.0, "error": 0.01, "steps": 5}, {"bits": 1.1, "error": 0.01, "steps": 5}
+    ours = {"bits": 1.0, "error": 0.01, "steps": 5, "training_seconds": 100.0}
+    glow = ours | {"bits": 1.1}
     records = {"digits-uniform": ours, "digits-glow": glow}
     assert densities.judge_glow(records)[1:] == ("digits reproduced", "small models, equal steps")
     records |= {"mnist-uniform": ours, "mnist-glow": glow | {"bits": 1.01, "steps": 9}}
     assert densities.judge_glow(records)[1:] == (
         "digits reproduced; mnist not reproduced",
-        "small models, equal time",
+        "small models, equal steps, equal time",
     )
+    records["mnist-glow"]["training_seconds"] = 50.0
+    assert densities.judge_glow(records).remark == "small models, 2.00 times the time of Glow, equal steps"
     assert densities.judge_glow({"digits-uniform": ours}) is None
 
 

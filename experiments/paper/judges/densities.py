@@ -80,7 +80,7 @@ def judge_variational(records: Records) -> Finding | None:
 
 
 def judge_glow(records: Records) -> Finding | None:
-    here, verdicts, has_equal_steps = [], [], True
+    here, verdicts, kinds = [], [], set()
     for name in ("digits", "mnist", "cifar10"):
         ours, glow = records.get(f"{name}-uniform"), records.get(f"{name}-glow")
         if ours is None or glow is None:
@@ -88,9 +88,12 @@ def judge_glow(records: Records) -> Finding | None:
         gain, error = glow["bits"] - ours["bits"], math.hypot(ours["error"], glow["error"])
         here.append(f"{name}: {gain:.3f} ± {error:.3f} bits")
         verdicts.append(f"{name} {hold(gain > 2 * error)}")
-        has_equal_steps &= ours["steps"] == glow["steps"]
-    remark = f"small models, equal {'steps' if has_equal_steps else 'time'}"
-    return Finding(", ".join(here), "; ".join(verdicts), remark) if here else None
+        if ours["steps"] == glow["steps"]:
+            kinds.add("equal steps")
+        else:
+            ratio = ours["training_seconds"] / glow["training_seconds"]
+            kinds.add("equal time" if 0.95 < ratio < 1.05 else f"{ratio:.2f} times the time of Glow")
+    return Finding(", ".join(here), "; ".join(verdicts), ", ".join(["small models", *sorted(kinds)])) if here else None
 
 
 def judge_counts(records: Records) -> Finding:

@@ -29,7 +29,7 @@ def judge_minima(records: Records) -> Finding | None:
     if theirs - ours > 2 * math.hypot(error, other):
         return Finding(here, REPRODUCED, "modes of width 0.1, avoided by bumps")
     # A small model or a short training would leave a gap for both.
-    return Finding(here, "not comparable: modes of width 0.1, small models, the same gap with bumps")
+    return Finding(here, "not comparable: modes of width 0.1, small models, no significant difference to bumps")
 
 
 def judge_averaging(records: Records) -> Finding:
