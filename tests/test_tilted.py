@@ -10,7 +10,7 @@ from scipy.special import softmax
 
 import elflow
 from elflow.flows.compiled import compile_density
-from elflow.flows.tilted import MAX_LOG_FACTOR, Tilted, fit_factors
+from elflow.flows.tilted import MAX_LOG_FACTOR, MIN_LOG_FACTOR, Tilted, fit_factors
 from elflow.flows.whitening import Gaussian
 from elflow.kernels import NonFiniteError
 from elflow.tabular.integrals._integration import integrate_density, interpolate
@@ -151,6 +151,34 @@ def test_right_shares_are_rarely_changed():
     assert sum(factors is not None for factors in found) <= 4  # 2 % of the tables
 
 
+@pytest.mark.parametrize("n_features", [6, 10])
+def test_rows_gain_from_factors_of_many_tables(n_features):
+    """All features depend on a hidden one, which samples do not know: more than factors of limited size can correct."""
+    rng = np.random.default_rng(0)
+    hidden, own = rng.integers(5, size=1000), rng.integers(5, size=(n_features, 1000))
+    rows = {k: np.where(rng.random(1000) < 0.5, hidden, own[k]) for k in range(n_features)}
+    samples = {k: rng.integers(5, size=8000) for k in range(n_features)}
+    found = fit_factors(rows, samples, dict.fromkeys(range(n_features), 5), np.ones(1000))
+
+    def add_up(codes):
+        parts = zip(found.tables, found.factors, strict=True)
+        total = sum(factors[tuple(codes[k] for k in table)] for table, factors in parts)
+        return total.clip(MIN_LOG_FACTOR, MAX_LOG_FACTOR) + found.log_constant
+
+    fresh = {k: rng.integers(5, size=100_000) for k in range(n_features)}
+    assert add_up(rows).mean() - np.log(np.exp(add_up(fresh)).mean()) > 0.5
+    weight = np.exp(add_up(samples))
+    before, after = [], []
+    for table in found.tables[n_features:]:
+        shares = [
+            np.bincount(np.ravel_multi_index([codes[k] for k in table], (5, 5)), part, minlength=25) / part.sum()
+            for codes, part in ((rows, np.ones(1000)), (samples, np.ones(8000)), (samples, weight))
+        ]
+        before.append(np.abs(shares[1] - shares[0]).sum() / 2)
+        after.append(np.abs(shares[2] - shares[0]).sum() / 2)
+    assert np.mean(after) < 0.9 * np.mean(before)
+
+
 def test_weights_count_as_rows():
     rng = np.random.default_rng(0)
     a, b = rng.integers(2, size=(2, 2000))
@@ -203,7 +231,7 @@ def test_conditional_probabilities_agree_with_scores(clinic):
 def test_conditional_distributions_of_few_numbers_agree_with_scores(clinic):
     density, table = clinic
     some = table.head(40)
-    scores = [density.score_samples(some.assign(beds=beds), n_draws=256) for beds in (1, 2, 3, 4)]
+    scores = [density.score_samples(some.assign(beds=beds), n_draws=1024) for beds in (1, 2, 3, 4)]
     expected = softmax(np.stack(scores, 1), axis=1).cumsum(1)
     for k, beds in enumerate((1, 2, 3)):
         found = density.conditional_cdf(some.assign(beds=beds), "beds")

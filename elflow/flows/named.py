@@ -18,7 +18,7 @@ from elflow._checks import check_choice
 from elflow._json_types import check_arguments
 from elflow.flows.elf import ELF
 
-__all__ = ["FLOW_NAMES", "build_flow", "check_options"]
+__all__ = ["FLOW_NAMES", "QUICK_INVERSES", "build_flow", "check_options"]
 
 ZUKO_FLOWS = {
     name.lower(): getattr(zuko.flows, name)
@@ -29,6 +29,8 @@ ZUKO_PARTS = [Linear, MLP, MaskedMLP, FFJTransform, MaskedAutoregressiveTransfor
 """Layers and networks of zuko's flows, to which these pass options on."""
 FLOW_CLASSES: dict[str, type[nn.Module]] = {"elf": ELF, **ZUKO_FLOWS}
 FLOW_NAMES = list(FLOW_CLASSES)
+QUICK_INVERSES = ["elf", "maf", "nice", "nsf", "realnvp"]
+"""Flows that need no numerical search or integration to sample."""
 
 
 def build_flow(name: str, features: int, context: int = 0, options: dict[str, Any] | None = None) -> nn.Module:

@@ -17,7 +17,6 @@ from torch.distributions import Distribution, constraints
 from elflow.kernels import NonFiniteError
 
 __all__ = [
-    "MAX_FEATURES",
     "MAX_LOG_FACTOR",
     "MAX_LOG_PART",
     "MAX_TABLES",
@@ -33,20 +32,23 @@ MIN_LOG_FACTOR = -20.0
 """Minimum logarithm of the factor of a point: no combination becomes impossible."""
 MAX_LOG_PART = 20.0
 """Maximum size of the logarithm of a factor of one table. Those of a combination and of its parts may cancel out."""
-MAX_PROPOSED, MAX_FAILURES = 2**17, 20
+MAX_PROPOSED, MAX_FAILURES = 2**16, 20
 """Maximum number of samples of the flow at a time, and of times in a row that none of them is accepted."""
 MAX_COMBINATIONS = 2**20
 """Maximum number of combinations of cells of all tables among which the largest factor is found."""
 MAX_CELLS = 1_024
 """Maximum number of cells of a table of factors."""
-MAX_FEATURES = 16
-"""Maximum number of features with cells whose combinations are compared."""
-MAX_TABLES = MAX_FEATURES * (MAX_FEATURES + 1) // 2
-"""Maximum number of tables: those of single features and of pairs."""
-N_ROUNDS, N_SWEEPS = 5, 50
+MAX_TABLES = 136
+"""Maximum number of tables: those of 16 features and of their pairs."""
+MAX_ROUNDS, N_SWEEPS = 12, 50
 """Maximum number of searches for cells with wrong probabilities, and of sweeps over the tables after each."""
+ROUND_SHARES = (0.5, 0.9, 1.0)
+"""Shares of the largest gain of a table that others must have to be corrected in the same round: the next one is tried
+if the rows do not become more likely, since factors of many tables are limited too often."""
 MAX_CHANGE = 1e-3
 """Change of the logarithms of factors in a sweep below which there are no further ones."""
+MIN_GAIN = 1e-4
+"""Nats per row that a round must gain."""
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -86,7 +88,10 @@ class Tilted(nn.Module):
         super().__init__()
         self.flow = flow
         self.tables = [list(table) for table in tables]
+        if unknown := {position for table in tables for position in table} - set(cells):
+            raise ValueError(f"tables must be over features with cells ({sorted(cells)}), got {sorted(unknown)}")
         self.ends = {position: np.asarray(cells[position], np.float64) for table in tables for position in table}
+        self.highest: tuple[tuple[int, ...], float] | None = None
         self.register_buffer("log_constant", torch.zeros(()))
         for k, table in enumerate(self.tables):
             self.register_buffer(f"table{k}", torch.zeros([len(self.ends[position]) + 1 for position in table]))
@@ -109,6 +114,12 @@ class Tilted(nn.Module):
     @property
     def log_highest(self) -> float:
         """Upper bound of the logarithms of the factors of all points: the maximum, if there are few combinations."""
+        versions = tuple(values._version for values in [*self.factors, self.log_constant])
+        if self.highest is None or self.highest[0] != versions:
+            self.highest = versions, self._find_highest()
+        return self.highest[1]
+
+    def _find_highest(self) -> float:
         positions = list(self.ends)
         sizes = [len(self.ends[position]) + 1 for position in positions]
         if math.prod(sizes) <= MAX_COMBINATIONS:
@@ -124,11 +135,7 @@ class Tilted(nn.Module):
 
     def compute_log_factor(self, x: Tensor) -> Tensor:
         """Logarithms of the factors of points `(..., features)`, `(...)`."""
-        codes = {position: self._find_cells(x, position) for position in self.ends}
-        total = torch.zeros_like(x[..., 0])
-        for table, values in zip(self.tables, self.factors, strict=True):
-            total = total + values.to(x)[tuple(codes[position] for position in table)]
-        return total.clamp(MIN_LOG_FACTOR, MAX_LOG_FACTOR) + self.log_constant.to(x)
+        return self._add_up({position: self._find_cells(x, position) for position in self.ends}, x)
 
     def compute_along(self, x: Tensor, position: int) -> Tensor:
         """Logarithms of the factors of points with a feature in each of its K cells, `(..., K)`.
@@ -137,12 +144,16 @@ class Tilted(nn.Module):
             x: Points, `(..., features)`.
             position: The feature, which must have cells.
         """
-        ends = torch.from_numpy(self.ends[position]).to(x)
-        # A point of each cell: its lower end belongs to it.
-        inside = torch.cat([ends[:1] - 1.0, ends])
-        along = x[..., None, :].repeat(*[1] * (x.dim() - 1), len(inside), 1)
-        along[..., position] = inside
-        return self.compute_log_factor(along)
+        codes = {other: self._find_cells(x, other)[..., None] for other in self.ends}
+        codes[position] = torch.arange(len(self.ends[position]) + 1, device=x.device)
+        return self._add_up(codes, x)
+
+    def _add_up(self, codes: Mapping[int, Tensor], x: Tensor) -> Tensor:
+        """Logarithms of the factors of points in these cells, whose shapes broadcast."""
+        total: Tensor | float = 0.0
+        for table, values in zip(self.tables, self.factors, strict=True):
+            total = total + values.to(x)[tuple(codes[position] for position in table)]
+        return torch.as_tensor(total).clamp(MIN_LOG_FACTOR, MAX_LOG_FACTOR) + self.log_constant.to(x)
 
     def _find_cells(self, x: Tensor, position: int) -> Tensor:
         ends = torch.from_numpy(self.ends[position]).to(x)
@@ -234,11 +245,11 @@ class _Table:
     ) -> None:
         self.positions = list(positions)
         self.sizes = list(sizes)
-        of_rows, self.of_samples = (
+        self.of_rows, self.of_samples = (
             np.ravel_multi_index([codes[position] for position in positions], self.sizes) for codes in (rows, samples)
         )
         n_cells = math.prod(sizes)
-        self.observed = np.bincount(of_rows, weight, minlength=n_cells) / weight.sum()
+        self.observed = np.bincount(self.of_rows, weight, minlength=n_cells) / weight.sum()
         # The minimax estimate of a share (Hodges and Lehmann, 1950), with the share of the samples as its prior mean.
         # All tables mix the same two distributions, so that there are factors that suit all of them.
         trust = 1 / (1 + weight.sum() ** -0.5)
@@ -247,35 +258,37 @@ class _Table:
         self.is_chosen: BoolArray = np.zeros(n_cells, np.bool_)
         self.log_factor = np.zeros(n_cells)
 
+    def copy_state(self) -> tuple[BoolArray, FloatArray]:
+        """Copies of `is_chosen` and of `log_factor`."""
+        return self.is_chosen.copy(), self.log_factor.copy()
+
     def measure_shares(self, weight: FloatArray) -> FloatArray:
         """Shares of the weights of the samples in each cell; one without samples has half of one."""
         shares = np.bincount(self.of_samples, weight, minlength=len(self.observed)) / weight.sum()
         return np.maximum(shares, 0.5 / len(weight))
 
-    def choose(self, weight: FloatArray, size: float, penalty: float) -> bool:
-        """Choose the cells whose shares differ by more than the penalty of the BIC; return whether any is new."""
+    def measure_gains(self, weight: FloatArray, size: float) -> FloatArray:
+        """Log-likelihood ratio of each cell that is not chosen, in nats for `size` rows: see `_compare_cells`."""
         gain = size * _compare_cells(self.observed, self.measure_shares(weight), self.sizes)
-        is_new = (gain > penalty) & ~self.is_chosen
-        self.is_chosen |= is_new
-        return bool(is_new.any())
+        return np.where(self.is_chosen, 0.0, gain)
 
-    def rake(self, weight: FloatArray) -> tuple[FloatArray, float]:
+    def rake(self, weight: FloatArray) -> FloatArray:
         """Change the factors so that the chosen cells would have their shares.
 
         Arguments:
             weight: Present weights of the samples.
 
         Returns:
-            Changes of the logarithms of the factors of the samples, and the largest change of a cell.
+            The changes of the logarithms of the factors.
         """
         shares, least = self.measure_shares(weight), 0.5 / len(weight)
         change = np.log(np.maximum(self.target, 1e-3 * least) / shares)
         if not self.is_chosen.all():  # all other cells together have what is left
             rest, present = (max(part[~self.is_chosen].sum(), least) for part in (self.target, shares))
-            change = np.where(self.is_chosen, change - np.log(rest / present), 0.0)
+            change[~self.is_chosen] = np.log(rest / present)
         change = (self.log_factor + change).clip(-MAX_LOG_PART, MAX_LOG_PART) - self.log_factor
         self.log_factor = self.log_factor + change
-        return change[self.of_samples], float(np.abs(change).max(initial=0.0))
+        return change
 
 
 def _compare_cells(observed: FloatArray, expected: FloatArray, sizes: Sequence[int]) -> FloatArray:
@@ -310,7 +323,8 @@ def fit_factors(
     Cells of one feature are chosen if their share of the samples is wrong by more than chance, by the Bayesian
     information criterion and the number of cells that are compared. Cells of two features are chosen if their two
     values depend on each other more, or less, than in the samples; with them, all cells of the features by themselves.
-    Their factors are found by raking.
+    Their factors are found by raking, first for the tables that gain most, then for others, as long as the rows become
+    more likely.
 
     Arguments:
         rows: Cells of the data by feature, `(N,)` each.
@@ -339,33 +353,67 @@ def fit_factors(
     n_cells = sum(len(table.observed) for table in tables)
     size = 1 / ((weight**2).sum() / weight.sum() ** 2 + 1 / n_samples)  # shares of samples are estimates, too
     penalty = 0.5 * math.log(size) + math.log(n_cells)
-    log_factor = np.zeros(n_samples)
-    for _ in range(N_ROUNDS):
-        is_new = [table.choose(_weigh(log_factor), size, penalty) for table in tables]
-        if not any(is_new):
+    best: TableFactors | None = None
+    best_gain, of_samples, shares = 0.0, np.ones(n_samples), list(ROUND_SHARES)
+    for _ in range(MAX_ROUNDS):
+        before = [table.copy_state() for table in tables]
+        gains = [np.where(gains > penalty, gains, 0.0) for gains in (t.measure_gains(of_samples, size) for t in tables)]
+        if not shares or not any(part.any() for part in gains):
             break
-        # Factors of a combination also change the shares of both categories, which must stay those of the rows.
-        corrected = {position for table in tables if table.is_chosen.any() for position in table.positions}
+        used = _choose_cells(tables, gains, shares[0])
+        _rake_in_turn(used)
+        found, total_gain = _normalize(used, weight)
+        if total_gain >= best_gain + MIN_GAIN:
+            best, best_gain, of_samples = found, total_gain, _weigh(_add_factors(used))
+        else:
+            shares.pop(0)
+            for table, state in zip(tables, before, strict=True):
+                table.is_chosen, table.log_factor = state
+    return best
+
+
+def _choose_cells(tables: Sequence[_Table], gains: Sequence[FloatArray], share: float) -> list[_Table]:
+    """Choose the cells with a gain of the tables that have this share of the largest gain; return all chosen tables."""
+    least = share * max(gain.sum() for gain in gains)
+    for table, gain in zip(tables, gains, strict=True):
+        if gain.sum() >= least:
+            table.is_chosen |= gain > 0
+    # Factors of a combination also change the shares of both categories, which must stay those of the rows.
+    corrected = {position for table in tables if table.is_chosen.any() for position in table.positions}
+    for table in tables:
+        if len(table.positions) == 1 and table.positions[0] in corrected:
+            table.is_chosen[:] = True
+    return [table for table in tables if table.is_chosen.any()]
+
+
+def _rake_in_turn(tables: Sequence[_Table]) -> None:
+    """Rake tables one after the other until their factors hardly change."""
+    total = _add_factors(tables)
+    for _ in range(N_SWEEPS):
+        largest = 0.0
         for table in tables:
-            if len(table.positions) == 1 and table.positions[0] in corrected:
-                table.is_chosen[:] = True
-        for _ in range(N_SWEEPS):
-            changes = []
-            for table in tables:
-                if table.is_chosen.any():
-                    of_samples, change = table.rake(_weigh(log_factor))
-                    log_factor = log_factor + of_samples
-                    changes.append(change)
-            if max(changes) < MAX_CHANGE:
-                break
-    used = [table for table in tables if table.is_chosen.any()]
-    if not used:
-        return None
-    log_constant = -math.log(_weigh(log_factor).mean())
-    if not abs(log_constant) <= MAX_LOG_FACTOR:
-        return None
-    factors = [table.log_factor.reshape(table.sizes) for table in used]
-    return TableFactors([table.positions for table in used], factors, log_constant)
+            change = table.rake(_weigh(total))
+            total = total + change[table.of_samples]
+            largest = max(largest, float(np.abs(change).max()))
+        if largest < MAX_CHANGE:
+            return
+
+
+def _normalize(tables: Sequence[_Table], weight: FloatArray) -> tuple[TableFactors, float]:
+    """Factors whose mean is one before any is limited, and the nats per row that they gain for the data."""
+    total = _add_factors(tables)
+    shift = -math.log(np.exp(total - total.max()).mean()) - float(total.max())
+    factors = [table.log_factor.reshape(table.sizes) for table in tables]
+    factors[0] = factors[0] + shift
+    log_constant = -math.log(_weigh(total + shift).mean())
+    of_rows = sum((table.log_factor[table.of_rows] for table in tables), np.zeros(len(weight))) + shift
+    gain = float(weight @ of_rows.clip(MIN_LOG_FACTOR, MAX_LOG_FACTOR)) / len(weight) + log_constant
+    return TableFactors([table.positions for table in tables], factors, log_constant), gain
+
+
+def _add_factors(tables: Sequence[_Table]) -> FloatArray:
+    """Sum of the logarithms of the factors of each sample."""
+    return sum((table.log_factor[table.of_samples] for table in tables), np.zeros(len(tables[0].of_samples)))
 
 
 def _weigh(log_factor: FloatArray) -> FloatArray:

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from elflow._checks import warn_user
 from elflow._model_file import ModelFile
 from elflow.flows.mixture import FlowMixture
+from elflow.flows.named import QUICK_INVERSES
 from elflow.io import TableStream
 from elflow.tabular._flow import (
     N_DRAWS,
@@ -272,7 +273,8 @@ class FlowDensity(
                 fabric=fabric,
             )
         self.model_, kept = stack_members(trained.cpu(), validation_rows, N_DRAWS)
-        self.model_ = tilt_model(self.model_, self.schema_, training_rows, validation_rows, seed)
+        if self.flow in QUICK_INVERSES:
+            self.model_ = tilt_model(self.model_, self.schema_, training_rows, validation_rows, seed, self.time_limit)
         self._warn_without_flows([options["members"][k][1] for k in kept])
         for name in ("strata", "groups"):  # unless members that need them are kept
             options.pop(name, None)
