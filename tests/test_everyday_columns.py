@@ -17,7 +17,7 @@ from torch import nn
 from elflow import FlowDensity
 from elflow.flows.dequantization import Dequantized
 from elflow.tabular import Column, Schema
-from elflow.tabular._flow import encode_rows, score_rows
+from elflow.tabular._flow import encode_rows, iter_samples, score_rows
 from elflow.tabular.columns._ends import find_hard_ends
 from elflow.tabular.columns._grids import find_atoms
 from elflow.tabular.columns._steps import Steps
@@ -680,3 +680,33 @@ def test_samples_end_where_the_data_end_for_a_reason(draw, ends):
             assert (sampled == end).mean() < (x == end).mean() + 0.02
         beyond = log_density(column, pd.Series([ends[1] + (column.step or 1)], name="x").astype(x.dtype))
         assert -500 < beyond[0] < -5  # soft, since the end is inferred
+
+
+@pytest.mark.parametrize("has_context", [False, True])
+def test_samples_do_not_go_far_beyond_the_data(has_context):
+    """The flow draws z of up to 12, where amounts would be exp(27)."""
+    rng = np.random.default_rng(0)
+    amount = np.append(rng.lognormal(3, 2, 299), 0.0)
+    schema = Schema.fit(pd.DataFrame({"amount": amount, "age": rng.normal(size=300), "kind": ["a", "b"] * 150}))
+
+    class Wide(nn.Module):
+        def forward(self, c=None):
+            normal = torch.distributions.Normal(0.0, 3.0).expand((schema.features,))
+            return torch.distributions.Independent(normal if c is None else normal.expand((len(c), schema.features)), 1)
+
+    model = Dequantized(Wide(), schema.exact, schema.cells)
+    context = torch.zeros(100, 1) if has_context else None
+    n = 50 if has_context else 5_000
+    blocks = list(iter_samples(model, n, context, torch.Generator().manual_seed(0), schema.sample_limits))
+    sample = schema.decode(np.concatenate(blocks))
+    assert len(sample) == 5_000
+    for name, values in (("amount", amount[:-1]), ("age", None)):
+        column = next(column for column in schema.columns if column.name == name)
+        first, last = column.fitted_range
+        ends = column.map.inverse(np.array([min(-5.0, first - 2), max(5.0, last + 2)]))
+        assert ends[0] <= sample[name].min()
+        assert sample[name].max() <= ends[1]
+        if values is not None:
+            assert sample[name].max() > values.max()
+    free = schema.decode(np.concatenate(list(iter_samples(model, n, context, torch.Generator().manual_seed(0)))))
+    assert free["amount"].max() > 100 * sample["amount"].max()

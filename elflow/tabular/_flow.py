@@ -46,6 +46,8 @@ __all__ = [
 
 MIXTURE_OPTIONS = ["members", "components", "strata", "groups", "tables"]
 """Options of the mixture, which are not arguments of its flows."""
+MAX_REDRAWS = 10
+"""Maximum number of times that samples beyond limits are drawn again."""
 N_DRAWS = 16
 """Default number of points of each cell from which its probability is estimated."""
 MAX_STACKED_ROWS = 10_000
@@ -297,7 +299,11 @@ def _draw_sobol(power: int, dimensions: int) -> FloatArray:
 
 
 def iter_samples(
-    model: Dequantized, n: int, context: Tensor | None, generator: torch.Generator
+    model: Dequantized,
+    n: int,
+    context: Tensor | None,
+    generator: torch.Generator,
+    limits: tuple[FloatArray, FloatArray] | None = None,
 ) -> Iterator[FloatArray]:
     """Samples of the features, at most `SAMPLE_BLOCK` rows at a time, `(rows, features)` in each block.
 
@@ -306,16 +312,29 @@ def iter_samples(
         n: Number of rows; with a context, number of consecutive rows for each row of the context.
         context: Encoded context, `(N, context)`.
         generator: Source of random numbers, which is advanced.
+        limits: Smallest and largest number of each feature, `(features,)` each; rows beyond are drawn again.
     """
     total = n if context is None else n * len(context)
-    # Blocks have a fixed size: the numbers that torch draws depend on how many are drawn at once.
-    for start in range(0, total, SAMPLE_BLOCK):
-        rows = torch.arange(start, min(start + SAMPLE_BLOCK, total))
+
+    def draw(rows: Tensor) -> Tensor:
         with torch.no_grad(), use_generator(generator):
             z = model().sample(rows.shape) if context is None else model(context[rows // n]).sample()
         if not bool(z.isfinite().all()):
             raise NonFiniteError("samples of the model must be finite, got NaN or infinity: its weights overflow")
-        yield z.double().numpy()
+        return z.double()
+
+    # Blocks have a fixed size: the numbers that torch draws depend on how many are drawn at once.
+    for start in range(0, total, SAMPLE_BLOCK):
+        rows = torch.arange(start, min(start + SAMPLE_BLOCK, total))
+        z = draw(rows)
+        if limits is not None:
+            low, high = (torch.from_numpy(limit) for limit in limits)
+            for _ in range(MAX_REDRAWS):
+                is_far = ((z < low) | (z > high)).any(1)
+                if not bool(is_far.any()):
+                    break
+                z[is_far] = draw(rows[is_far])
+        yield z.numpy()
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from elflow.tabular.columns._steps import Steps
 from elflow.tabular.columns._survey import Survey
 from elflow.tabular.columns._values import Values, as_values, find_missing
 from elflow.tabular.columns._warnings import check_no_missing, warn_about_bounds, warn_about_identifiers
+from elflow.tabular.columns._warps import Warp
 from elflow.tabular.frames import TABLE_KINDS, Table, as_frame, first_row, from_frame, table_kind
 
 __all__ = ["Schema"]
@@ -34,6 +35,8 @@ MAX_COLUMNS_SHOWN = 16
 """Maximum number of columns in the text of a schema."""
 MAX_LEVELS = 32
 """Maximum number of cells of a column of numbers whose frequencies are compared with those of samples after a fit."""
+REACH, MIN_REACH = 2.0, 5.0
+"""Distance of samples from the fitted numbers z, and smallest reach to both sides, in standard deviations."""
 MAX_NAME_SHOWN, MAX_VALUES_SHOWN = 30, 50
 """Maximum number of characters of a column's name, and of its values, in the text of a schema."""
 
@@ -152,6 +155,21 @@ class Schema:
         """Positions of the features z of columns of numbers and datetimes, whose order and distances have a meaning."""
         kinds = ("continuous", "integer", "datetime")
         return [self.positions(column.name)[-1] for column in self.columns if column.kind in kinds]
+
+    @property
+    def sample_limits(self) -> tuple[FloatArray, FloatArray]:
+        """Smallest and largest z of each feature in samples, `(features,)` each.
+
+        Numbers more than about two standard deviations beyond all fitted values have a negligible probability, of
+        which the data say nothing. Where logarithms are modelled they could be as large as all other rows together.
+        """
+        low, high = np.full(self.features, -np.inf), np.full(self.features, np.inf)
+        for column in self.columns:
+            first, last = column.fitted_range
+            if isinstance(column.map, Warp) and first < last:
+                position = self.positions(column.name)[-1]
+                low[position], high[position] = min(first - REACH, -MIN_REACH), max(last + REACH, MIN_REACH)
+        return low, high
 
     @property
     def category_ends(self) -> dict[int, FloatArray]:

@@ -95,7 +95,9 @@ class MemorizationQueries(TableEstimator):
             both = pd.concat([context for context in contexts if context is not None], ignore_index=True)
             chosen = np.random.default_rng(generator.initial_seed()).integers(len(both), size=n)
             c = encode_context(self.context_schema_, both.iloc[chosen].reset_index(drop=True))
-        z = np.concatenate(list(iter_samples(self.model_, n if c is None else 1, c, generator)))
+        z = np.concatenate(
+            list(iter_samples(self.model_, n if c is None else 1, c, generator, self.schema_.sample_limits))
+        )
         frame: pd.DataFrame = replace(self.schema_, table="pandas", labels=None).decode(z)
         return frame
 

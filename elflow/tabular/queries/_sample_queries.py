@@ -40,6 +40,9 @@ class SampleQueries(RegionQueries):
     ) -> Any:
         """Sample new rows, in a table of the same library, columns and dtypes as the fitted table.
 
+        Rows with numbers very far beyond the fitted ones are drawn again, except with conditions: see
+        `Schema.sample_limits`.
+
         Arguments:
             n: Number of rows; with a context or a table of conditions, number of consecutive rows for each of its rows.
             context: Context of the rows, if the density was fitted with one.
@@ -165,7 +168,7 @@ class SampleQueries(RegionQueries):
         check_count("n", n)
         warn_if_forked()
         c = encode_context(self.context_schema_, self._as_context(context))
-        return iter_samples(self.model_, n, c, as_generator(random_state))
+        return iter_samples(self.model_, n, c, as_generator(random_state), self.schema_.sample_limits)
 
     def _collect_given_samples(
         self, n: int, given: Given, context: ContextTable | None, random_state: RandomState
