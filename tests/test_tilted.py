@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.special import softmax
+from scipy.special import ndtr, softmax
 
 import elflow
 from elflow.flows.compiled import compile_density
@@ -104,6 +104,23 @@ def test_integrals_along_features_with_and_without_cells(position):
     some = points[:, 1::500].numpy()
     expected = (mass / mass[:, -1:])[:, ::500].numpy()
     np.testing.assert_allclose(interpolate(some, found.knots, found.cumulative), expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("ends", [[-3.7, 3.8], [-3.1, 3.9]])
+def test_integrals_where_hardly_any_mass_of_the_flow_remains(ends):
+    """Only the outer cells are possible, whose masses under the flow are below 0.001."""
+    gaussian = Gaussian(2).double()
+    gaussian.whitening.initialized.fill_(True)
+    tilted = Tilted(gaussian, {0: np.array(ends)}, [[0]]).double().eval()
+    tilted.set_factors([np.array([0.0, -18.0, 0.0])], 0.0)
+    lines = Lines(torch.zeros(1, 3, 2).double(), torch.zeros(1, 3).double(), 0)
+    found = integrate_density(lines, tilted, (-8.0, 8.0))
+    masses = ndtr([ends[0], -ends[1]])
+    middle = np.exp(-18.0) * (ndtr(ends[1]) - ndtr(ends[0]))
+    other = float(np.log(1 / np.sqrt(2 * np.pi)))
+    np.testing.assert_allclose(found.log_mass, np.log(masses.sum() + middle) + other, atol=5e-3)
+    at = interpolate(np.full((3, 1), 0.0), found.knots, found.cumulative)
+    np.testing.assert_allclose(at, (masses[0] + middle / 2) / (masses.sum() + middle), atol=2e-3)
 
 
 def test_factors_give_samples_the_shares_of_rows():

@@ -145,7 +145,7 @@ class Tilted(nn.Module):
             position: The feature, which must have cells.
         """
         codes = {other: self._find_cells(x, other)[..., None] for other in self.ends}
-        codes[position] = torch.arange(len(self.ends[position]) + 1, device=x.device)
+        codes[position] = torch.arange(len(self.ends[position]) + 1, device=x.device).expand(*x.shape[:-1], -1)
         return self._add_up(codes, x)
 
     def _add_up(self, codes: Mapping[int, Tensor], x: Tensor) -> Tensor:

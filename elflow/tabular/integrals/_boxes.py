@@ -1,4 +1,4 @@
-"""Steps of densities along a feature: the ends between groups of categories."""
+"""Steps of densities along a feature: the ends between cells and between groups of categories."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from elflow.flows.group_norm import Grouped
 from elflow.flows.groups import FAR
 from elflow.flows.strata import BoxGaussian
+from elflow.flows.tilted import Tilted
 from elflow.flows.whitening import Gaussian
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular.integrals._lines import Lines
@@ -30,6 +31,8 @@ def find_steps(member: nn.Module, position: int) -> FloatArray:
     """Points of a feature at which the density of a flow has a step, in increasing order."""
     if isinstance(member, BoxGaussian):
         ends = torch.stack([member.lower[position], member.upper[position]])
+    elif isinstance(member, Tilted):
+        return member.ends.get(position, np.zeros(0))
     elif isinstance(member, Grouped):
         ends = torch.cat([member.norm.lower[:, position], member.norm.upper[:, position]])
     else:

@@ -42,6 +42,8 @@ MAX_CDF_CHANGE = 1e-3
 """Maximum change of a cumulative distribution by a refinement at which there are no further ones."""
 MAX_EVALUATIONS = 2**15
 """Maximum number of densities that are evaluated at a time."""
+MIN_TILTED_MASS = 0.1
+"""Part of the mass of a flow that remains with factors of cells below which it is integrated again with them."""
 MIN_SHARE = 1e-4
 """Share of the mass of a row below which the distribution of a flow is not refined further."""
 MIXED_QUANTILES = np.union1d(REFINED_QUANTILES, np.linspace(0.0025, 0.9975, 200))
@@ -106,7 +108,15 @@ def _integrate_tilted(
     cells = np.searchsorted(ends, (union[:, 1:] + union[:, :-1]) / 2, side="right")
     pieces = np.diff(interpolate(union, knots, cumulative), axis=1) * np.take_along_axis(factors, cells, 1)
     total = np.concatenate([np.zeros((len(union), 1)), np.cumsum(pieces, 1)], 1)
-    return Distributions(union, total / total[:, -1:], log_mass + np.log(total[:, -1]))
+    mass = np.maximum(total[:, -1], 1e-300)
+    whole = Distributions(union, total / mass[:, None], log_mass + np.log(mass))
+    # Where little of the flow's mass remains, its distribution is too coarse there: the product itself is integrated.
+    thin = np.flatnonzero(mass < MIN_TILTED_MASS)
+    if not len(thin):
+        return whole
+    known = np.full(len(thin), -np.inf)
+    exact = _integrate_flow(lines.take(torch.from_numpy(thin)), flow, z_range, quantiles, max_refinements, known)
+    return merge_distributions([(np.arange(lines.n_rows), whole), (thin, exact)], lines.n_rows)
 
 
 def merge_distributions(parts: Sequence[tuple[IntArray, Distributions]], count: int) -> Distributions:
