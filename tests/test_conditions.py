@@ -356,6 +356,19 @@ def test_wrong_conditions(mixed, given, message):
         mixed.sample(2, given=given)
 
 
+@pytest.mark.parametrize(("condition", "wrong"), [((101, None), "a range"), ([150, 160], "values")])
+def test_ranges_that_a_column_cannot_have(condition, wrong):
+    """A clipped column has atoms at both ends, and nothing beyond."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"score": rng.normal(60, 30, N_ROWS).clip(0, 100).round(), "x": rng.normal(size=N_ROWS)})
+    density = fit(frame)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert density.sample(5, given={"score": (90, None)}, random_state=0)["score"].min() >= 90
+        with pytest.raises(ValueError, match=f"given must allow values that a column can have, got {wrong} .*'score'"):
+            density.sample(5, given={"score": condition}, random_state=0)
+
+
 def test_integers_beyond_the_range_are_an_extrapolation(mixed):
     """The range of integers that do not end abruptly is no bound."""
     with pytest.warns(ExtrapolationWarning, match="'age' far outside of the fitted values"):

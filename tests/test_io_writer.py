@@ -30,6 +30,18 @@ def test_what_is_written_can_be_read(tmp_path, name):
     pd.testing.assert_frame_equal(read_table(tmp_path / name), FRAME)
 
 
+def test_times_in_the_hour_in_which_clocks_go_back(tmp_path):
+    hours = pd.date_range("2022-11-06 00:30", periods=4, freq="h", tz="America/New_York")
+    with TableWriter(tmp_path / "t.csv") as writer:
+        writer.write(pd.DataFrame({"t": hours}))
+    assert [line[11:] for line in (tmp_path / "t.csv").read_text().split("\n")[1:-1]] == [
+        "00:30:00-0400",
+        "01:30:00-0400",
+        "01:30:00-0500",
+        "02:30:00-0500",
+    ]
+
+
 def test_same_content_same_bytes(tmp_path):
     for name in ["a.csv.gz", "b.csv.gz"]:
         with TableWriter(tmp_path / name) as writer:

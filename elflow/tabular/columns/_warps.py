@@ -20,6 +20,8 @@ BASES = ["identity", "asinh", "log", "softplus", "weibull", "logit", "clusters"]
 """Names of the maps b of a `Warp`."""
 LOGARITHMS = ("asinh", "log")
 """Those whose inverse grows exponentially."""
+NO_END = 1e4
+"""A number beyond all z."""
 MIN_KNEE, MAX_KNEE = 8.0, 30.0
 """Smallest and largest |z| beyond which a warp is logarithmic, so that z of fill values such as 1e36 is moderate."""
 BOUND_REACH = 8.0
@@ -46,9 +48,9 @@ class Warp:
     it is the identity, the asinh of numbers of both signs that differ by orders of magnitude, such as profits, or
     piecewise linear where the values form clusters that are very far apart. t shortens heavy tails by asinh where that
     increases the likelihood, and is the identity otherwise: with softplus and Weibull
-    only the tail away from the bound. k is the identity up to `knee`, and logarithmic beyond. Where b is a logarithm or
-    asinh, k and t continue along their tangents beyond the fitted values: samples there are exponentials of z, but not
-    exponentials of exponentials.
+    only the tail away from the bound. k is the identity up to `knee`, and logarithmic beyond. Where two of the three
+    are logarithmic, the last ones continue along their tangents beyond the fitted values, away from a bound: samples
+    there are exponentials of z, but not exponentials of exponentials.
 
     Very close to a bound, b continues along its tangent. A value on the bound, or beyond it, then has a finite z and a
     small density; the map is a bijection of the real line, so that no mass is lost.
@@ -88,7 +90,7 @@ class Warp:
     one_sided: bool = False
     """Whether t shortens only the tail away from the only bound."""
     straight: bool = False
-    """Whether k and t continue along their tangents beyond `first` and `last`."""
+    """Whether tails continue along tangents beyond `first` and `last`: k and t if b is a logarithm, else k if t is."""
 
     @classmethod
     def fit(cls, x: FloatArray, bounds: list[tuple[float, float]], margin: float = 0.0) -> Warp:
@@ -115,7 +117,8 @@ class Warp:
         ]
         best = candidates[int(np.argmax(np.nan_to_num(gains, nan=-np.inf)))]
         z = best(x)[0]
-        return replace(best, first=float(z.min()), last=float(z.max()), straight=best.base in LOGARITHMS)
+        straight = best.base != "logit" and (best.heavy or best.base in LOGARITHMS)
+        return replace(best, first=float(z.min()), last=float(z.max()), straight=straight)
 
     @classmethod
     def _standardize(
@@ -164,10 +167,7 @@ class Warp:
         with np.errstate(over="ignore"):
             z = np.clip((y - self.loc) / self.scale, -MAX_FLOAT, MAX_FLOAT)
         log_slope = log_slope - np.log(self.scale)
-        if not self.straight:
-            z, log_change = self._shorten(z)
-            return z, log_slope + log_change
-        inside = np.clip(z, *self._stretch(np.array([self.first, self.last])))
+        inside = np.clip(z, *self._stretch(self._ends)) if self._has_straight_logarithm else z
         shortened, log_change = self._shorten(inside)
         return shortened + (z - inside) * np.exp(log_change), log_slope + log_change
 
@@ -178,17 +178,32 @@ class Warp:
             shortened = self._shortens(z)
             log_slope = -np.where(shortened, np.log(np.hypot(1.0, np.minimum(np.abs(z), 1e150))), 0.0)
             z = np.where(shortened, np.arcsinh(z), z)
-        beyond = np.maximum(np.abs(z) - self.knee, 0.0)
-        return np.where(beyond > 0, np.sign(z) * (self.knee + np.log1p(beyond)), z), log_slope - np.log1p(beyond)
+        inside = np.clip(z, *self._stretch_far(self._ends)[0]) if self.straight else z
+        beyond = np.maximum(np.abs(inside) - self.knee, 0.0)
+        shortened = np.where(beyond > 0, np.sign(inside) * (self.knee + np.log1p(beyond)), inside)
+        return shortened + (z - inside) / (1 + beyond), log_slope - np.log1p(beyond)
 
     def _stretch(self, z: FloatArray) -> FloatArray:
         """Inverse of `_shorten`."""
-        # Clipped before exp and sinh overflow: samples far out in the tails stay finite.
+        inside = np.clip(z, *self._ends) if self.straight else z
+        stretched, slope = self._stretch_far(inside)
+        z = stretched + (z - inside) * slope
+        # Clipped before sinh overflows: samples far out in the tails stay finite.
+        return np.where(self._shortens(z), np.sinh(np.clip(z, -700, 700)), z) if self.heavy else z
+
+    def _stretch_far(self, z: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Inverse of k, and its slope, before exp overflows."""
         beyond = np.clip(np.abs(z) - self.knee, 0.0, 700.0)
-        z = np.where(beyond > 0, np.sign(z) * (self.knee + np.expm1(beyond)), z)
-        if self.heavy:
-            z = np.where(self._shortens(z), np.sinh(np.clip(z, -700, 700)), z)
-        return z
+        return np.where(beyond > 0, np.sign(z) * (self.knee + np.expm1(beyond)), z), np.exp(beyond)
+
+    @property
+    def _ends(self) -> FloatArray:
+        """Numbers z beyond which tails are straight; towards a bound they are not."""
+        return np.array([self.first if np.isinf(self.low) else -NO_END, self.last if np.isinf(self.high) else NO_END])
+
+    @property
+    def _has_straight_logarithm(self) -> bool:
+        return self.straight and self.base in LOGARITHMS
 
     def _shortens(self, z: FloatArray) -> BoolArray:
         """Whether z, before or after t, is in a tail that t shortens."""
@@ -196,9 +211,9 @@ class Warp:
 
     def inverse(self, z: FloatArray) -> FloatArray:
         """Map z to a finite x."""
-        inside = np.clip(z, self.first, self.last) if self.straight else z
+        inside = np.clip(z, *self._ends) if self._has_straight_logarithm else z
         stretched = self._stretch(inside)
-        if self.straight:
+        if self._has_straight_logarithm:
             stretched = stretched + (z - inside) * np.exp(-self._shorten(stretched)[1])
         z = stretched
         with np.errstate(over="ignore"):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from elflow._checks import warn_user
+from elflow.tabular._arrays import BoolArray, FloatArray
 from elflow.tabular.columns import Column
 from elflow.tabular.columns._steps import Steps
-from elflow.tabular.queries._given import ColumnSet, list_sets
+from elflow.tabular.queries._given import ColumnSet, Missing, list_sets
 from elflow.tabular.schema import Schema
 
-__all__ = ["ExtrapolationWarning", "check_conditions"]
+__all__ = ["ExtrapolationWarning", "check_conditions", "check_samples"]
 
 MAX_DISTANCE = 1.0
 """Distance from the fitted values, in standard deviations of the bulk, from which a number is far outside."""
@@ -84,3 +85,43 @@ def _describe_fitted(column: Column) -> str:
         return column.describe()["values"]
     first, last = column.map.inverse(np.array(column.fitted_range))
     return f"{first:.4g} to {last:.4g}"
+
+
+def check_samples(schema: Schema, frame: pd.DataFrame, conditions: Mapping[str, pd.Series], n: int) -> None:
+    """Raise an error if no sample of a row meets a range or a set of numbers, which the column then cannot have.
+
+    Arguments:
+        schema: The columns of the table.
+        frame: Samples, n for each row of conditions.
+        conditions: Conditions by name of the column, `(N,)` each.
+        n: Number of samples of each row.
+    """
+    for name, series in conditions.items():
+        if schema.column(name).kind not in ("continuous", "integer") or series.dtype != object:
+            continue
+        values = frame[name].to_numpy(np.float64, na_value=np.nan).reshape(len(series), n)
+        for row, condition in enumerate(series):
+            if isinstance(condition, tuple) and not _meets_range(values[row], condition).any():
+                wrong = "a range"
+            elif isinstance(condition, list | set | frozenset) and not _meets_set(values[row], condition).any():
+                wrong = "values"
+            else:
+                continue
+            raise ValueError(
+                f"given must allow values that a column can have, got {wrong} {condition} of {name!r} in row {row}, "
+                f"outside of which all samples are: it has {_describe_fitted(schema.column(name))}"
+            )
+
+
+def _meets_range(values: FloatArray, condition: tuple[object, object]) -> BoolArray:
+    low, high = (
+        fill if end is None else float(str(end)) for end, fill in zip(condition, (-np.inf, np.inf), strict=True)
+    )
+    slack = 1e-6 * np.maximum(1e-300, np.abs(values))
+    return np.asarray((values >= low - slack) & (values <= high + slack))
+
+
+def _meets_set(values: FloatArray, condition: Collection[object]) -> BoolArray:
+    if any(isinstance(value, Missing) or pd.isna(value) for value in condition):
+        return np.ones(len(values), np.bool_)
+    return np.asarray(np.isclose(values[:, None], [float(str(value)) for value in condition])).any(1).astype(bool)

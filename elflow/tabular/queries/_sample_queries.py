@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from elflow.tabular.frames import ContextTable
 from elflow.tabular.integrals._particles import Scorer, draw_points
 from elflow.tabular.queries import _summaries
 from elflow.tabular.queries._given import Missing, build_regions, is_unknown
+from elflow.tabular.queries._given_checks import check_samples
 from elflow.tabular.queries._info import POOR_SAMPLE_SIZE, Info, make_info, warn_if_poor
 from elflow.tabular.queries._region_queries import Given, RegionQueries
 
@@ -40,8 +42,7 @@ class SampleQueries(RegionQueries):
     ) -> Any:
         """Sample new rows, in a table of the same library, columns and dtypes as the fitted table.
 
-        Rows with numbers very far beyond the fitted ones are drawn again, except with conditions: see
-        `Schema.sample_limits`.
+        Rows with numbers very far beyond the fitted ones are drawn again: see `Schema.sample_limits`.
 
         Arguments:
             n: Number of rows; with a context or a table of conditions, number of consecutive rows for each of its rows.
@@ -158,7 +159,9 @@ class SampleQueries(RegionQueries):
                 size = min(n - done, MAX_DRAWS)
                 draws = draw_points(scorer, gaussians, regions, None if c is None else c[rows], size, generator)
                 done += size
-                yield self._decode_given(draws.z, part), make_info(draws.effective_sample_size.numpy())
+                frame = self._decode_given(_replace_far(draws.z, self.schema_.sample_limits, generator), part)
+                check_samples(self.schema_, frame, part, size)
+                yield frame, make_info(draws.effective_sample_size.numpy())
 
     def _iter_encoded_samples(
         self, n: int, context: ContextTable | None, random_state: RandomState
@@ -192,6 +195,18 @@ class SampleQueries(RegionQueries):
                 column[mask] = series.astype(object).to_numpy()[index][mask]
                 frame[name] = column
         return _summaries.cast_frame(self.schema_, frame)
+
+
+def _replace_far(z: Tensor, limits: tuple[FloatArray, FloatArray], generator: torch.Generator) -> Tensor:
+    """Replace draws beyond limits, `(N, n, features)`, by others of the same row, if there are any."""
+    low, high = (torch.from_numpy(limit) for limit in limits)
+    is_far = ((z < low) | (z > high)).any(-1)
+    for row in is_far.any(1).nonzero()[:, 0]:
+        near = (~is_far[row]).nonzero()[:, 0]
+        if len(near):
+            chosen = near[torch.randint(len(near), (int(is_far[row].sum()),), generator=generator)]
+            z[row, is_far[row]] = z[row, chosen]
+    return z
 
 
 def _is_value(condition: object) -> bool:
