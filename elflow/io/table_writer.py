@@ -115,7 +115,8 @@ class TableWriter:
         times = frame.select_dtypes(["datetime", "datetimetz"])
         frame = frame.copy(deep=False)
         for name in times:
-            values = times[name].dropna()
+            # Local times, since those of the hour in which clocks go back cannot be rounded with their zone.
+            values = times[name].dropna().dt.tz_localize(None)
             is_days, is_seconds = (values == values.dt.normalize()).all(), (values == values.dt.floor("s")).all()
             resolution = max(0 if is_days else 1 if is_seconds else 2, self._resolution.get(name, 0))
             self._resolution[name] = resolution
