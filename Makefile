@@ -34,7 +34,7 @@ reproduce: .venv/.experiments
 	@echo "Open runs/paper/index.html in a browser."
 
 test: .venv/.test lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two workers, one thread each: more get into each other's way
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3  # one thread each; on two cores, since many tests wait for other processes
 
 # For the edit loop: less than a minute.
 check: lint
