@@ -187,7 +187,8 @@ class Warp:
         """Inverse of `_shorten`."""
         inside = np.clip(z, *self._ends) if self.straight else z
         stretched, slope = self._stretch_far(inside)
-        z = stretched + (z - inside) * slope
+        with np.errstate(over="ignore"):
+            z = np.clip(stretched + (z - inside) * slope, -MAX_FLOAT, MAX_FLOAT)
         # Clipped before sinh overflows: samples far out in the tails stay finite.
         return np.where(self._shortens(z), np.sinh(np.clip(z, -700, 700)), z) if self.heavy else z
 
@@ -213,10 +214,10 @@ class Warp:
         """Map z to a finite x."""
         inside = np.clip(z, *self._ends) if self._has_straight_logarithm else z
         stretched = self._stretch(inside)
-        if self._has_straight_logarithm:
-            stretched = stretched + (z - inside) * np.exp(-self._shorten(stretched)[1])
-        z = stretched
         with np.errstate(over="ignore"):
+            if self._has_straight_logarithm:
+                stretched = stretched + (z - inside) * np.exp(-self._shorten(stretched)[1])
+            z = np.clip(stretched, -MAX_FLOAT, MAX_FLOAT)
             y = np.clip(z * self.scale + self.loc, -MAX_FLOAT, MAX_FLOAT)
             return np.clip(self._bound(y), -MAX_FLOAT, MAX_FLOAT)
 
