@@ -26,8 +26,11 @@ __all__ = [
     "fit_factors",
 ]
 
-MAX_LOG_FACTOR = math.log(8.0)
-"""Maximum logarithm of the factor of a point, and of the constant in size: samples are rejected as often."""
+MAX_LOG_FACTOR = math.log(16.0)
+"""Maximum logarithm of the factor of a point, and of the constant in size: samples are rejected as often.
+
+With 8, factors of several rules at once (engines of electric cars, gearboxes of hybrids, countries of brands) reached
+the limit after three tables."""
 MIN_LOG_FACTOR = -20.0
 """Minimum logarithm of the factor of a point: no combination becomes impossible."""
 MAX_LOG_PART = 20.0
