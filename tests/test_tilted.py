@@ -10,7 +10,8 @@ from scipy.special import ndtr, softmax
 
 import elflow
 from elflow.flows.compiled import compile_density
-from elflow.flows.tilted import MAX_LOG_FACTOR, MIN_LOG_FACTOR, Tilted, fit_factors
+from elflow.flows.raking import fit_factors
+from elflow.flows.tilted import MAX_LOG_FACTOR, MIN_LOG_FACTOR, Tilted
 from elflow.flows.whitening import Gaussian
 from elflow.kernels import NonFiniteError
 from elflow.tabular.integrals._integration import integrate_density, interpolate

@@ -12,7 +12,8 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from elflow.flows.dequantization import Dequantized
-from elflow.flows.tilted import Tilted, fit_factors
+from elflow.flows.raking import fit_factors
+from elflow.flows.tilted import Tilted
 from elflow.kernels import NonFiniteError
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._random import use_generator
