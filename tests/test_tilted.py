@@ -11,7 +11,7 @@ from scipy.special import ndtr, softmax
 import elflow
 from elflow.flows.compiled import compile_density
 from elflow.flows.raking import fit_factors
-from elflow.flows.tilted import MAX_LOG_FACTOR, MIN_LOG_FACTOR, Tilted
+from elflow.flows.tilted import MAX_LOG_FACTOR, MAX_LOG_PART, MIN_LOG_FACTOR, Tilted
 from elflow.flows.whitening import Gaussian
 from elflow.kernels import NonFiniteError
 from elflow.tabular.integrals._integration import integrate_density, interpolate
@@ -158,6 +158,20 @@ def test_a_value_of_few_rows_that_always_goes_with_another_is_found():
     assert weight[is_electric & is_zero].sum() / weight[is_electric].sum() > 0.97
     assert weight[is_zero & ~is_electric].sum() / weight[~is_electric].sum() < 0.002
     assert weight[is_electric].sum() / weight.sum() == pytest.approx((rows[0] == 0).mean(), abs=0.01)
+
+
+def test_cells_without_rows_and_samples_keep_their_density():
+    """Gaps between numbers, whose cells are narrow: a new value there is not made less likely."""
+    rng = np.random.default_rng(0)
+    first = 2 * rng.integers(2, size=1000)
+    of_samples = {0: 2 * rng.integers(2, size=9000), 1: rng.integers(2, size=9000)}
+    found = fit_factors({0: first, 1: first // 2}, of_samples, {0: 3, 1: 2}, np.ones(1000))
+    assert found.tables == [[0], [1], [0, 1]]
+    assert all(np.abs(factors).max() <= MAX_LOG_PART for factors in found.factors)
+    single, other, pair = found.factors
+    assert single[1] > -1
+    assert pair[1].min() > -1
+    assert (single[1] + other + pair[1] + found.log_constant).min() > -2
 
 
 def test_right_shares_are_rarely_changed():

@@ -73,7 +73,9 @@ class _Table:
         # All tables mix the same two distributions, so that there are factors that suit all of them.
         trust = 1 / (1 + weight.sum() ** -0.5)
         drawn = np.bincount(self.of_samples, minlength=n_cells) / len(self.of_samples)
-        self.target = trust * self.observed + (1 - trust) * drawn
+        # A cell without rows and without samples keeps its share: values that nobody has seen are not made less likely.
+        least = 0.5 / len(self.of_samples)
+        self.target = np.where((drawn == 0) & (self.observed == 0), least, trust * self.observed + (1 - trust) * drawn)
         self.is_chosen: BoolArray = np.zeros(n_cells, np.bool_)
         self.log_factor = np.zeros(n_cells)
 
@@ -101,7 +103,7 @@ class _Table:
             The changes of the logarithms of the factors.
         """
         shares, least = self.measure_shares(weight), 0.5 / len(weight)
-        change = np.log(np.maximum(self.target, 1e-3 * least) / shares)
+        change = np.log(self.target / shares)
         if not self.is_chosen.all():  # all other cells together have what is left
             rest, present = (max(part[~self.is_chosen].sum(), least) for part in (self.target, shares))
             change[~self.is_chosen] = np.log(rest / present)
@@ -223,7 +225,7 @@ def _normalize(tables: Sequence[_Table], weight: FloatArray) -> tuple[TableFacto
     total = _add_factors(tables)
     shift = -math.log(np.exp(total - total.max()).mean()) - float(total.max())
     factors = [table.log_factor.reshape(table.sizes) for table in tables]
-    factors[0] = factors[0] + shift
+    factors[0] = (factors[0] + shift).clip(-MAX_LOG_PART, MAX_LOG_PART)
     log_constant = -math.log(_weigh(total + shift).mean())
     of_rows = sum((table.log_factor[table.of_rows] for table in tables), np.zeros(len(weight))) + shift
     gain = float(weight @ of_rows.clip(MIN_LOG_FACTOR, MAX_LOG_FACTOR)) / len(weight) + log_constant
