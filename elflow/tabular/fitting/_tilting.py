@@ -13,7 +13,7 @@ from torch import Tensor
 
 from elflow.flows.dequantization import Dequantized
 from elflow.flows.raking import fit_factors
-from elflow.flows.tilted import Tilted
+from elflow.flows.tilted import MAX_LOG_FACTOR, Tilted
 from elflow.kernels import NonFiniteError
 from elflow.tabular._arrays import FloatArray
 from elflow.tabular._random import use_generator
@@ -71,7 +71,10 @@ def tilt_model(
         return model
     tilted = Tilted(model.flow, ends, fitted.tables).double().eval()
     tilted.set_factors(fitted.factors, log_constant=0.0)
-    tilted.set_factors(fitted.factors, -math.log(float(tilted.compute_log_factor(both[n_samples:]).exp().mean())))
+    log_constant = -math.log(float(tilted.compute_log_factor(both[n_samples:]).exp().mean()))
+    if abs(log_constant) > MAX_LOG_FACTOR:  # few samples have all the weight
+        return model
+    tilted.set_factors(fitted.factors, log_constant)
     middle = torch.zeros(len(validation), schema.features, dtype=torch.double)
     for position, codes in _find_cells(model, validation, ends).items():
         middle[:, position] = torch.from_numpy(np.concatenate([ends[position][:1] - 1, ends[position]])[codes])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -113,9 +114,10 @@ def check_samples(schema: Schema, frame: pd.DataFrame, conditions: Mapping[str, 
             )
 
 
-def _meets_range(values: FloatArray, condition: tuple[object, object]) -> BoolArray:
+def _meets_range(values: FloatArray, condition: tuple[Any, ...]) -> BoolArray:
     low, high = (
-        fill if end is None else float(str(end)) for end, fill in zip(condition, (-np.inf, np.inf), strict=True)
+        fill if end is None or pd.isna(end) else float(end)
+        for end, fill in zip(condition, (-np.inf, np.inf), strict=True)
     )
     slack = 1e-6 * np.maximum(1e-300, np.abs(values))
     return np.asarray((values >= low - slack) & (values <= high + slack))
